@@ -5,6 +5,9 @@ sphinx-build -W --keep-going -c docs . build/site
 
 import re
 from pathlib import Path
+from typing import Any
+
+from pygments.lexers.special import TextLexer
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -50,3 +53,8 @@ html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#1a5fb4", "color-brand-content": "#1a5fb4"},
     "dark_css_variables": {"color-brand-primary": "#78aeed", "color-brand-content": "#78aeed"},
 }
+
+
+def setup(app: Any) -> None:
+    """Tables in CSV are shown as they are."""
+    app.add_lexer("csv", TextLexer)

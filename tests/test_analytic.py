@@ -153,7 +153,7 @@ def test_gradients_that_meet_are_added() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("lenet", 8), "network is 'lenet'; it must be one of alexnet, fcn"),
+        (("lenet", 8), "network is 'lenet'; did you mean 'alexnet'. It must be one of alexnet, fcn"),
         (("vgg16", 0), "batch is 0"),
         (("vgg16", 8, "abacus"), "gpu is 'abacus'; it must be one of k40m, v100"),
     ],

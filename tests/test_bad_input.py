@@ -143,14 +143,14 @@ def test_times_that_add_up_to_nearly_infinity() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        *(({"memory": value}, ["memory", str(value)]) for value in (0, -1, nan, inf, 0.5, True, "6GiB", 2**63)),
+        *(({"memory": value}, ["memory", str(value)]) for value in (0, -1, nan, inf, 0.5, True, "6 apples", 2**63)),
         *(({"bandwidth": value}, ["-1"]) for value in (-1,)),
-        *(({"bandwidth": value}, ["bandwidth", str(value)]) for value in (True, "12GB/s", [1])),
+        *(({"bandwidth": value}, ["bandwidth", str(value)]) for value in (True, "12 apples", [1])),
         *(({"bandwidth": value}, ["bandwidth", str(value)]) for value in (Decimal("1e5000"), Decimal("1e-5000"))),
         *(({"d2h": value, "h2d": 1}, ["d2h", str(value)]) for value in (-1, nan, True, "fast", -inf)),
         *(({"d2h": 1, "h2d": value}, ["h2d", str(value)]) for value in (-1, nan, True, "fast", -inf)),
-        *(({"latency": value}, ["latency", str(value)]) for value in (-1, nan, inf, True, "1")),
-        *(({"host_memory": value}, ["host_memory", str(value)]) for value in (-1, nan, inf, 0.5, True, "1")),
+        *(({"latency": value}, ["latency", str(value)]) for value in (-1, nan, inf, True, "1 apple")),
+        *(({"host_memory": value}, ["host_memory", str(value)]) for value in (-1, nan, inf, 0.5, True, "1 apple")),
         *(({"duplex": value}, ["duplex", str(value)]) for value in ("no", 1, None)),
         ({"name": 5}, ["name", "5"]),
         ({"d2h": 1}, ["h2d"]),
@@ -393,7 +393,7 @@ def test_an_interrupted_write_leaves_the_file_as_it_was(
 
 @pytest.mark.parametrize("name", ["dynprog2", "Auto", "", None, 3, ["greedy"]])
 def test_bad_names_of_planners(name: Any) -> None:
-    with pytest.raises(ms.InvalidInputError, match="must be auto or one of offload"):
+    with pytest.raises(ms.InvalidInputError, match="must be one of auto, offload"):
         ms.plan(profile(), 60, 1.0, planner=name)
     with pytest.raises(ms.InvalidInputError, match="must be one of offload"):
         ms.compare(profile(), 60, 1.0, planners=[name])
@@ -414,7 +414,7 @@ def run(planner: str, *arguments: Any, **options: Any) -> ms.Result:
 
 
 @ALL
-@pytest.mark.parametrize("value", [0, -1, nan, inf, -inf, 40.5, True, np.True_, "40%", 2**63, [40], {}, 40j])
+@pytest.mark.parametrize("value", [0, -1, nan, inf, -inf, 40.5, True, np.True_, "40 apples", 2**63, [40], {}, 40j])
 def test_bad_m(planner: str, value: Any) -> None:
     with pytest.raises(ms.InvalidInputError) as caught:
         run(planner, profile(), value, 1.0)
@@ -423,7 +423,7 @@ def test_bad_m(planner: str, value: Any) -> None:
 
 
 @ALL
-@pytest.mark.parametrize("value", [-1, -0.5, nan, -inf, True, np.True_, "12GB/s", [1], {}, 1j, 10**400])
+@pytest.mark.parametrize("value", [-1, -0.5, nan, -inf, True, np.True_, "12 apples", [1], {}, 1j, 10**400])
 def test_bad_beta(planner: str, value: Any) -> None:
     with pytest.raises(ms.InvalidInputError) as caught:
         run(planner, profile(), 60, value)
@@ -532,7 +532,7 @@ def test_bad_slots(slots: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["time_limit", "gap"])
-@pytest.mark.parametrize("value", [-1, nan, -inf, True, "1", [1], {}, 1j])
+@pytest.mark.parametrize("value", [-1, nan, -inf, True, "1 apple", [1], {}, 1j])
 @pytest.mark.parametrize("memory", [60, 1000])
 @pytest.mark.parametrize("planner", ["dynprog", "offload"])
 def test_bad_limits(planner: str, memory: int, name: str, value: Any) -> None:
@@ -553,7 +553,7 @@ def test_bad_options(planner: str, name: str, value: Any) -> None:
     refused(lambda: run(planner, profile(), 60, 1.0, **{name: value}), name, repr(value))
 
 
-@pytest.mark.parametrize("value", [-1, nan, True, "1"])
+@pytest.mark.parametrize("value", [-1, nan, True, "1 apple"])
 def test_bad_options_of_bounds(value: Any) -> None:
     refused(lambda: ms.bounds(profile(), 60, value), repr(value))
     refused(lambda: ms.bounds(profile(), value, 1.0), repr(value))

@@ -22,18 +22,24 @@ from memsched import _core, profiles
 from memsched.cli.app import command_line
 
 doctor = importlib.import_module("memsched.cli.doctor")
-PACKAGES = ("click", "rich", "matplotlib", "highspy", "plotly", "pandas", "pyarrow", "tomli", "distributed", "torch")
+PACKAGES = (
+    *("click", "rich", "matplotlib", "highspy", "plotly", "pandas", "polars", "pyarrow", "tomli", "distributed"),
+    *("onnx", "torch"),
+)
 REQUIRES = [
     "numpy>=1.23",
     'click>=8.1; extra == "cli"',
     'rich>=13; extra == "cli"',
     'matplotlib>=3.7; extra == "cli"',
+    'matplotlib>=3.7; extra == "plot"',
     "highspy>=1.15 ; extra == 'ilp'",
     'plotly>=6; extra == "report"',
     'pandas>=2; extra == "sweep"',
     'pyarrow>=14; extra == "sweep"',
     'tomli>=2; python_version < "3.11" and extra == "sweep"',
     'distributed>=2024.1; extra == "dask"',
+    'polars>=1; extra == "polars"',
+    'onnx>=1.16; extra == "onnx"',
     'torch>=2.13; extra == "torch"',
     'memsched[cli,ilp]; extra == "test"',
 ]

@@ -115,7 +115,6 @@ def test_bad_input_is_refused_before_planning(folder: Path, monkeypatch: pytest.
     assert "'auto'" in fails("c.json", "-p", "auto")
     assert "16MiB" in fails("c.json", "--chunk", "half")
     assert "--points" in fails("c.json", "--points", "1")
-    assert "--bandwidth" in fails("c.json")
     assert "problem is a Graph; rotor plans a Chain" in fails("g.json", "-b", "1", "-p", "rotor")
     assert "--memory" in fails("c.json", "--memory", "40%")
     assert sorted(folder.rglob("*")) == before

@@ -60,7 +60,7 @@ def test_what_all_planners_refuse_is_one_error(monkeypatch: pytest.MonkeyPatch) 
         ({"chunk": 0}, "chunk is 0"),
         ({"chunk": "tape"}, "chunk is"),
         ({"time_limit": -1}, "time_limit is -1"),
-        ({"time_limit": "1"}, "time_limit is '1'"),
+        ({"time_limit": "1 apple"}, "time_limit is '1 apple'"),
         ({"device": 7}, "device is 7"),
     ],
 )
@@ -82,12 +82,14 @@ def test_that_no_planner_found_a_plan_is_not_called_a_proof(monkeypatch: pytest.
     least = ms.min_memory(graph)
     with monkeypatch.context() as patch:
         patch.setattr(sys.modules["memsched.study.compare"], "suits", lambda _: False)
-        with pytest.raises(ms.InfeasibleError, match=f"proven only below {least}, which one op alone needs") as caught:
+        with pytest.raises(
+            ms.InfeasibleError, match=f"proven only below {least} B, which one op alone needs"
+        ) as caught:
             ms.plan(graph, memory, 0.0, time_limit=0.0)
     assert ms.plan(graph, caught.value.min_memory, 0.0, time_limit=0.0).peak_memory <= caught.value.min_memory
     with pytest.raises(ms.InfeasibleError, match=r"there is no plan .* all \d+ states were searched"):
         ms.plan(graph, memory, 0.0, time_limit=0.0)
-    with pytest.raises(ms.InfeasibleError, match=f"in {least - 1} bytes .one op alone needs {least}"):
+    with pytest.raises(ms.InfeasibleError, match=f"in {least - 1} B .one op alone needs {least} B"):
         ms.plan(graph, least - 1, 1.0, time_limit=0.0)
 
 

@@ -24,6 +24,7 @@ MODULES = ["memsched"] + [
 ]
 PAGES = [page for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if page.is_file()]
 FENCE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+ABOUT_TORCH = re.compile(r"\btorch\b")
 
 
 @pytest.fixture(autouse=True)
@@ -50,15 +51,21 @@ def test_public_functions_have_an_example(name: str) -> None:
         assert ">>>" in value.__doc__
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
-def test_pages(page: Path) -> None:
-    """The blocks of a page share one namespace."""
+def blocks(page: Path) -> list[tuple[str, int]]:
+    """The Python blocks of a page, with the lines before each."""
     text = page.read_text(encoding="utf-8")
+    return [(match.group(1), text.count("\n", 0, match.start()) + 1) for match in FENCE.finditer(text)]
+
+
+def is_about_torch(page: Path) -> bool:
+    """Whether all of a page needs PyTorch; of other pages, only the blocks that have the word `torch` do."""
+    return page.stem.startswith("pytorch")
+
+
+def run_in_order(page: Path, chosen: list[tuple[str, int]]) -> None:
+    """The blocks share one namespace."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    for match in FENCE.finditer(text):
-        block, line = match.group(1), text.count("\n", 0, match.start()) + 1
-        if page.stem.startswith("pytorch") and not TORCH:
-            pytest.skip("torch is not installed; this page is about it")
+    for block, line in chosen:
         if ">>>" in block:
             test = doctest.DocTestParser().get_doctest(block, namespace, page.name, str(page), line)
             runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
@@ -67,6 +74,23 @@ def test_pages(page: Path) -> None:
             namespace.update(test.globs)
         else:
             exec(compile("\n" * line + block, str(page), "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+def test_pages(page: Path) -> None:
+    if is_about_torch(page) and not TORCH:
+        pytest.skip("torch is not installed; this page is about it")
+    run_in_order(page, [one for one in blocks(page) if is_about_torch(page) or not ABOUT_TORCH.search(one[0])])
+
+
+WITH_BOTH = [page for page in PAGES if not is_about_torch(page) and any(ABOUT_TORCH.search(b) for b, _ in blocks(page))]
+
+
+@pytest.mark.skipif(not TORCH, reason="torch is not installed; these blocks are about it")
+@pytest.mark.parametrize("page", WITH_BOTH, ids=[page.stem for page in WITH_BOTH])
+def test_blocks_about_pytorch_on_other_pages(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMSCHED_CACHE", "")
+    run_in_order(page, [one for one in blocks(page) if ABOUT_TORCH.search(one[0])])
 
 
 @pytest.mark.parametrize("name", memsched.planners.__all__)

@@ -330,7 +330,8 @@ def test_compare_and_plan_take_graphs() -> None:
     memory = int(0.2 * ms.min_memory(graph) + 0.8 * ms.peak_memory(graph))
     seen: list[str] = []
     found = ms.compare(graph, memory, 12e9, progress=seen.append)
-    assert list(found) == planners_of(graph) == seen
+    begun = [line.partition(";")[0] for line in seen if "%" not in line.partition(";")[0]]
+    assert list(found) == planners_of(graph) == begun
     results = [value for value in found.values() if isinstance(value, ms.Result)]
     assert len(results) > 2
     best = ms.plan(graph, memory, 12e9)  # a limit would make it worse on a busy machine

@@ -142,7 +142,7 @@ def test_on_a_terminal_too(tmp_path: Path) -> None:
 
     (tmp_path / "c.json").write_text(json.dumps(hostile_problem(HOSTILE[0])["chain"].to_json()))
     parent, child = pty.openpty()
-    command = [sys.executable, "-m", "memsched.cli", "plan", str(tmp_path / "c.json"), "-m", "100%"]
+    command = [sys.executable, "-m", "memsched", "plan", str(tmp_path / "c.json"), "-m", "100%"]
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "200"}
     with subprocess.Popen(command, stdin=child, stdout=child, stderr=child, env=environment) as started:
         os.close(child)

@@ -16,7 +16,12 @@ PACKAGE = Path(memsched.__file__).parent
 ROOT = PACKAGE.parents[1]
 NAME = re.compile(r"(?<![\w./@-])(?:memsched|ms)(?:\.[A-Za-z_]\w*)+(?![\w/-]|\.(?:md|json|toml|sqlite|html)\b)")
 PAGES = [path for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")) if path.name != "CHANGELOG.md"]
-NOT_OURS = {"memsched.json", "memsched.outputs"}  # keys of the command line's context
+NOT_OURS = {
+    "memsched.form",
+    "memsched.json",
+    "memsched.outputs",
+    "memsched.quiet",
+}  # keys of the command line's context
 
 
 def texts(path: Path) -> Iterator[str]:

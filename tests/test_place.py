@@ -157,7 +157,7 @@ def test_the_arena_has_room_for_what_is_never_alive() -> None:
             placement = place([alive, idle], method=method)
             assert (placement.height, placement.lower_bound) == (24, 24)
             assert validate_placement([alive, idle], placement.offsets) == 24
-            with pytest.raises(ms.InfeasibleError, match="need at least 24 bytes"):
+            with pytest.raises(ms.InfeasibleError, match="need at least 24 B"):
                 place([alive, idle], 23, method=method)
         with pytest.raises(ms.ScheduleError, match="ends at 24, above capacity, which is 23"):
             validate_placement([alive, idle], placement.offsets, capacity=23)
@@ -167,7 +167,7 @@ def test_load_is_not_always_enough() -> None:
     placement = place(NEEDS_FIVE)
     assert (placement.load, placement.height, placement.optimal) == (4, 5, True)
     assert placement.fragmentation == pytest.approx(1 / 5)
-    with pytest.raises(ms.InfeasibleError, match="need at least 5 bytes, more than capacity, which is 4") as caught:
+    with pytest.raises(ms.InfeasibleError, match="need at least 5 B, more than capacity, which is 4 B") as caught:
         place(NEEDS_FIVE, 4)
     assert caught.value.min_memory == 5
 

@@ -105,7 +105,7 @@ def test_without_matplotlib_one_sentence_says_what_to_install(monkeypatch: pytes
     for name in ["matplotlib", *(name for name in sys.modules if name.startswith("matplotlib."))]:
         monkeypatch.setitem(sys.modules, name, None)
     for draw in (partial(plot, RESULT), partial(plot_frontier, POFO)):
-        with pytest.raises(ms.MemschedError, match=r"memsched\[cli\]"):
+        with pytest.raises(ms.MemschedError, match=r"memsched\[plot\]"):
             draw()
 
 

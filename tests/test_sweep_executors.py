@@ -215,7 +215,7 @@ def dask() -> Iterator[tuple[str, list[subprocess.Popen[str]]]]:
 
 
 def memsched(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "memsched.cli", *arguments]
+    return [sys.executable, "-m", "memsched", *arguments]
 
 
 @pytest.mark.slow

@@ -299,6 +299,32 @@ def started(tmp_path: Path, executor: str) -> subprocess.Popen[str]:
     return begun
 
 
+TOML = """
+problems = ["resnet50-224-b32"]
+planners = ["pofo"]
+memory = {from = "2%", to = "99%", points = 98}
+bandwidth = ["6GB/s", "12GB/s"]
+[options.pofo]
+labels = "real"
+slots = 300
+"""
+
+
+def commanded(tmp_path: Path, executor: str) -> subprocess.Popen[str]:
+    """The same on the command line."""
+    (tmp_path / "spec.toml").write_text(TOML)
+    command = [sys.executable, "-m", "memsched", "sweep", "spec.toml", "--store", "a.sqlite", "-j", "2"]
+    command += ["--processes"] if executor == "processes" else []
+    begun = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    patience = time.monotonic() + 60
+    while begun.poll() is None and time.monotonic() < patience:
+        with contextlib.suppress(ms.StoreError):
+            if len(ms.read_store(tmp_path / "a.sqlite")) > 2:
+                break
+        time.sleep(0.02)
+    return begun
+
+
 def left(session: int) -> list[str]:
     """The processes of a session that are alive."""
     found = []
@@ -331,6 +357,46 @@ def test_a_second_interrupt_neither_hangs_nor_aborts(executor: str, gap: float, 
     assert len(ms.read_store(tmp_path / "a.sqlite")) > 2
     assert sorted(one.name for one in tmp_path.iterdir()) == ["a.sqlite", "script.py"]
     assert _soon_gone(begun.pid)
+
+
+@LINUX
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+@pytest.mark.parametrize("gap", [0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.4, 0.5])
+def test_two_interrupts_of_the_command_end_it_with_its_status(executor: str, gap: float, tmp_path: Path) -> None:
+    begun = commanded(tmp_path, executor)
+    for _ in range(2):
+        os.killpg(begun.pid, signal.SIGINT)  # as a terminal does
+        time.sleep(gap)
+    _, errors = begun.communicate(timeout=60)
+    assert begun.returncode == 130, errors
+    assert errors == "interrupted; finished points are in 'a.sqlite': run the same command to continue\n"
+    assert len(ms.read_store(tmp_path / "a.sqlite")) > 2
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["a.sqlite", "spec.toml"]
+    assert _soon_gone(begun.pid)
+
+
+EARLY = """
+import sys
+from memsched import cli
+from memsched.cli import sweep
+
+def interrupted(*_, **__):
+    exec("raise KeyboardInterrupt")
+
+sweep.run_sweep = interrupted
+sys.argv = ["memsched", "sweep", "spec.toml", "--store", "a.sqlite"]
+cli.main()
+"""
+
+
+def test_an_interrupt_while_a_dataclass_is_made_ends_with_the_status_too(tmp_path: Path) -> None:
+    """CPython ended by the signal, since an interrupt had left a call of exec."""
+    (tmp_path / "early.py").write_text(EARLY)
+    (tmp_path / "spec.toml").write_text(TOML)
+    ended = subprocess.run([sys.executable, "-m", "early"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 130, ended.stderr
+    assert ended.stderr.startswith("interrupted; ")
 
 
 @LINUX

@@ -249,7 +249,7 @@ def test_ctrl_c_leaves_a_store_from_which_the_sweep_goes_on(tmp_path: Path) -> N
     """On a terminal, with the bar, whose text is looked at too."""
     pty = pytest.importorskip("pty", reason="there are no pseudo terminals here")
     Path("spec.toml").write_text(LONG)
-    command = [sys.executable, "-m", "memsched.cli", "sweep", "spec.toml", "--store", "a.sqlite", "--jobs", "2"]
+    command = [sys.executable, "-m", "memsched", "sweep", "spec.toml", "--store", "a.sqlite", "--jobs", "2"]
     inside, outside = pty.openpty()
     sweep = subprocess.Popen(
         command,

@@ -337,10 +337,10 @@ def test_validate_a_result() -> None:
             "device": as_object(device()),
             "schedule": as_object(plan(SWAP, 100), chunk=None),
         }
-        played, held = checked(CHAIN, plan(SWAP, 100), device())
+        played, memory, _ = checked(CHAIN, plan(SWAP, 100), device())
         keys = ("makespan", "peak_memory", "recompute_time", "bytes_out", "bytes_in", "start", "end")
         timeline = {"idle": played.makespan - played.compute_time, **{key: getattr(played, key) for key in keys}}
-        timeline["memory"] = tuple(zip(*held.memory, strict=True))
+        timeline["memory"] = tuple(zip(*memory, strict=True))
         timeline |= {key: value for key, value in figures.items() if key in timeline}
         said = {"lower_bound": 12.0, "bound_on": "all", "placement": None, **figures}
         return SimpleNamespace(**parts, **said, timeline=SimpleNamespace(**timeline))

@@ -156,7 +156,7 @@ COMMANDS = ["profiles", "profiles --json", "--help", "--version", "plan --help",
 
 
 def memsched(command: str, **streams: Any) -> subprocess.CompletedProcess[str]:
-    call = [sys.executable, "-m", "memsched.cli", *command.split()]
+    call = [sys.executable, "-m", "memsched", *command.split()]
     return subprocess.run(call, text=True, check=False, **streams)
 
 

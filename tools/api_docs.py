@@ -1,10 +1,10 @@
-"""Write docs/api.md, the reference of the public names, or check that it is up to date.
+"""Write docs/api.md and docs/api/, the reference of the public names, or check that they are up to date.
 
     python tools/api_docs.py           writes
-    python tools/api_docs.py --check   fails when the page is stale
+    python tools/api_docs.py --check   fails when a page is stale
 
 Signatures and docstrings are read from the sources (of the C++ extension, from _core.pyi). Nothing is imported but the
-parameters that many functions share (support/docstrings.py), so the page does not depend on what is installed.
+parameters that many functions share (support/docstrings.py), so the pages do not depend on what is installed.
 """
 
 from __future__ import annotations
@@ -15,63 +15,146 @@ import json
 import re
 import runpy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "python" / "memsched"
-PAGE = ROOT / "docs" / "api.md"
+DOCS = ROOT / "docs"
 
 INTRODUCTION = """\
 # API reference
 
-Written by `tools/api_docs.py` from the docstrings; do not edit. The [guide](guide.md) explains how the parts work
-together, the [glossary](glossary.md) explains the words.
+Written by `tools/api_docs.py` from the docstrings; do not edit. Each table below has the public names of one topic, and
+each name leads to its signature, parameters and example. The [guide](guide.md) explains how the parts work together,
+[Which planner?](which_planner.md) which planner to call, and the [glossary](glossary.md) explains the words.
 
 `import memsched as ms` is assumed. Bytes are whole numbers, seconds are floats, bandwidths are bytes per second. All
-values are immutable, but for the dict `params` of a result. Names that are not on this page are internal and may
-change.
+values are immutable, but for the dict `params` of a result. Names that are not listed here are internal and may change.
 """
 
-# Group -> its names, as they are reached from memsched. Every public name stands in one group.
-GROUPS: dict[str, list[str]] = {
-    "Problems": ["Chain", "Graph", "GraphFamily", "Device", "to_graph", "min_memory", "peak_memory"],
-    "Schedules and results": ["Schedule", "Timeline", "Result", "simulate", "validate", "ValidationReport"],
-    "Planners": [],  # by their entries
-    "Order and addresses": [
-        *("order", "Order", "place", "Buffer", "Placement", "with_addresses", "validate_placement"),
-        *("read_buffers", "write_placement"),
-    ],
-    "Planners of graphs": [],
-    "Lower bounds": ["bounds", "Bounds"],
-    "Comparing": ["compare", "not_asked", "plan", "frontier", "Frontier", "feature_map_classes"],
-    "Sweeps": ["sweep", "Sweep", "SweepProgress", "read_store", "plan_again"],
-    "Profiles": ["profiles"],
-    "Pictures and traces": [
-        *("plot", "plot_addresses", "plot_classes", "plot_frontier", "plot_sweep"),
-        *("write_report", "write_sweep_report", "trace"),
-    ],
-    "PyTorch": ["torch"],
-    "Tools for tests": ["testing"],
-    "Errors": ["MemschedError", "InvalidInputError", "InfeasibleError", "ScheduleError", "LimitError", "StoreError"],
-}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A page: its file in docs/api, its title, and the groups of names on it."""
+
+    file: str
+    title: str
+    about: str  # a sentence or two; its links are those of a page in docs/api
+    groups: dict[
+        str, list[str]
+    ]  # heading -> names, as they are reached from memsched; the planners are found by entries
+
+
+# In the order of the table of contents. Every public name stands in one group.
+TOPICS = [
+    Topic(
+        file="problems",
+        title="Problems and devices",
+        about="What is planned, and on which device. `save` and `load` write and read them as JSON.",
+        groups={
+            "Problems": ["Chain", "Graph", "GraphFamily", "Device", "to_graph", "min_memory", "peak_memory"],
+        },
+    ),
+    Topic(
+        file="profiles",
+        title="Profiles",
+        about="A module that `import memsched` brings: real networks, networks by formula, and random chains. "
+        "[profiles.md](../profiles.md) says where the figures come from.",
+        groups={"Profiles": ["profiles"]},
+    ),
+    Topic(
+        file="planning",
+        title="Plan and compare",
+        about="Questions that involve more than one planner, or more than one memory.",
+        groups={
+            "Plan and compare": [
+                *("plan", "compare", "Comparison", "not_asked", "frontier", "Frontier", "feature_map_classes"),
+            ],
+        },
+    ),
+    Topic(
+        file="planners",
+        title="Planners",
+        about="Give M (bytes) and beta (bytes per second), or a device, which M and beta then override. "
+        "[Which planner?](../which_planner.md) compares them, [algorithms.md](../algorithms.md) says how they work.",
+        groups={"Planners of chains": [], "Planners of graphs": []},
+    ),
+    Topic(
+        file="plans",
+        title="Plans, checks and bounds",
+        about="What a planner returns, how it is timed and checked, and what no plan can beat. "
+        "[Which number do I trust?](../which_number.md) explains the figures.",
+        groups={
+            "Schedules and results": ["Schedule", "Timeline", "Result", "simulate", "validate", "ValidationReport"],
+            "Lower bounds": ["bounds", "Bounds"],
+        },
+    ),
+    Topic(
+        file="order",
+        title="Order and addresses",
+        about="The order of the ops with the least peak, and an arena for their tensors. Nothing moves or runs twice.",
+        groups={
+            "Order and addresses": [
+                *("order", "Order", "place", "Buffer", "Placement", "with_addresses", "validate_placement"),
+                *("read_buffers", "read_snapshot", "write_placement"),
+            ],
+        },
+    ),
+    Topic(
+        file="sweeps",
+        title="Sweeps",
+        about="Many problems, planners, memories and bandwidths in one call. [Examples](../guide.md#sweeps).",
+        groups={"Sweeps": ["sweep", "Sweep", "SweepProgress", "read_store", "plan_again"]},
+    ),
+    Topic(
+        file="pictures",
+        title="Pictures, reports and traces",
+        about="Pictures need matplotlib, reports plotly: `pip install 'memsched[report]'`.",
+        groups={
+            "Pictures, reports and traces": [
+                *("plot", "plot_addresses", "plot_classes", "plot_frontier", "plot_sweep"),
+                *("write_report", "write_sweep_report", "trace"),
+            ],
+        },
+    ),
+    Topic(
+        file="torch",
+        title="PyTorch",
+        about="`memsched.torch` is to be imported by name and needs torch: `pip install 'memsched[torch]'`. "
+        "[pytorch.md](../pytorch.md) is the guide.",
+        groups={"PyTorch": ["torch"]},
+    ),
+    Topic(
+        file="testing",
+        title="Tools for tests",
+        about="`memsched.testing` is to be imported by name and needs hypothesis.",
+        groups={"Tools for tests": ["testing"]},
+    ),
+    Topic(
+        file="errors",
+        title="Errors",
+        about="What may be raised. Each message is a full sentence, with the number that helps.",
+        groups={
+            "Errors": [
+                *("MemschedError", "InvalidInputError", "InfeasibleError", "ScheduleError", "LimitError", "StoreError")
+            ],
+        },
+    ),
+]
 
 NOTES = {
-    "Planners": "Give M (bytes) and beta (bytes per second), or a device, which M and beta then override. "
-    "[algorithms.md](algorithms.md) says how the planners work.",
     "Planners of graphs": "They take graphs, families of graphs, and chains as their graphs. Of the planners above, "
-    "vdnn, tflms and autoswap take graphs, too.",
-    "Profiles": "A module that `import memsched` brings. [profiles.md](profiles.md) says where the figures come from.",
-    "Pictures and traces": "Pictures need matplotlib, reports plotly: `pip install 'memsched[report]'`.",
-    "PyTorch": "`memsched.torch` is to be imported by name and needs torch: `pip install 'memsched[torch]'`. "
-    "[pytorch.md](pytorch.md) is the guide.",
-    "Tools for tests": "`memsched.testing` is to be imported by name and needs hypothesis.",
+    "vdnn, tflms, autoswap and selective take graphs, too.",
 }
 
 TYPES = {
     "Problem": "`Chain`, `Graph` or `GraphFamily`.",
-    "ChunkLike": 'None, a number of bytes, or `"storage"`.',
+    "ChunkLike": 'None, a number of bytes, a text such as `"16MiB"`, or `"storage"`.',
+    "Quantity": 'Bytes, bytes per second or seconds: a number, or a text such as `"6GiB"`, `"12GB/s"` or `"2 ms"`. '
+    'Where a problem is given, a memory may be a share such as `"40%"`.',
     "Progress": "None, or a function of a fraction from 0 to 1.",
     "Number": "int, float or a numpy scalar; bytes must be whole. No bool, no str.",
     "Column": "A list, tuple or array of `Number`.",
@@ -156,17 +239,17 @@ def exported(module: str) -> dict[str, Definition | None]:
 
 def planners() -> dict[str, list[str]]:
     """The names of the planners of each group, in their order."""
-    found: dict[str, list[str]] = {"Planners": [], "Planners of graphs": []}
+    found: dict[str, list[str]] = {"Planners of chains": [], "Planners of graphs": []}
     for name, node in exported("memsched.planners").items():
         assert node is not None
         (entry,) = (one for one in node.decorator_list if isinstance(one, ast.Call))
         kinds = next((ast.literal_eval(one.value) for one in entry.keywords if one.arg == "problems"), ("chain",))
-        found["Planners" if "chain" in kinds else "Planners of graphs"].append(name)
+        found["Planners of chains" if "chain" in kinds else "Planners of graphs"].append(name)
     return found
 
 
 def entries(name: str, public: dict[str, Definition | None]) -> list[Entry]:
-    """What a name of GROUPS stands for: itself, a function of a submodule, or all of a submodule."""
+    """What a name of TOPICS stands for: itself, a function of a submodule, or all of a submodule."""
     module, _, attribute = name.partition(".")
     if attribute:
         inside: dict[str, Definition | None] = dict(definitions(source_of(f"memsched.{module}")))
@@ -299,10 +382,16 @@ def rendered(docstring: str) -> Iterator[str]:
             yield f"**{title}**\n\n" + "\n".join(bullet(head, body) for head, body in items(lines))
 
 
+@lru_cache
+def shared_docstrings() -> dict[str, Any]:
+    """What is said in one place of parameters and errors that many functions share."""
+    return runpy.run_path(str(PACKAGE / "support" / "docstrings.py"))
+
+
 def docstring_of(node: Definition) -> str:
     """A docstring, with the shared parameters where the decorator adds them."""
     text = ast.get_docstring(node) or ""
-    shared = runpy.run_path(str(PACKAGE / "support" / "docstrings.py"))
+    shared = shared_docstrings()
     for one in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
         name = ast.unparse(one.func if isinstance(one, ast.Call) else one)
         if name in shared["RAISED_BY"]:
@@ -319,9 +408,29 @@ def first_line(function: ast.FunctionDef) -> str:
     return escaped((ast.get_docstring(function) or "").partition("\n")[0])
 
 
+@lru_cache
+def shared_classes() -> dict[str, ast.ClassDef]:
+    """The classes of support/ by name, from which public classes have methods."""
+    found: dict[str, ast.ClassDef] = {}
+    for path in sorted((PACKAGE / "support").glob("*.py")):
+        found |= {name: node for name, node in definitions(path).items() if isinstance(node, ast.ClassDef)}
+    return found
+
+
+def methods_of(node: ast.ClassDef) -> dict[str, ast.FunctionDef]:
+    """The public methods of a class by name: its own, then those of its bases in support/ that are not abstract."""
+    own = [item for item in node.body if isinstance(item, ast.FunctionDef) and not item.name.startswith("_")]
+    found = {item.name: item for item in own}
+    for base in (shared_classes().get(ast.unparse(one)) for one in node.bases):
+        for name, item in methods_of(base).items() if base is not None else ():
+            if not any(ast.unparse(decorator) == "abstractmethod" for decorator in item.decorator_list):
+                found.setdefault(name, item)
+    return found
+
+
 def members(node: ast.ClassDef, documented: set[str]) -> Iterator[str]:
     """Fields and properties that the docstring leaves out, and methods."""
-    methods = [item for item in node.body if isinstance(item, ast.FunctionDef) and not item.name.startswith("_")]
+    methods = list(methods_of(node).values())
     kinds = {item.name: text_of(item.returns) for item in methods if is_property(item)}
     about = {item.name: first_line(item) for item in methods}
     for item in node.body:
@@ -349,13 +458,13 @@ def constructor(node: ast.ClassDef) -> ast.FunctionDef | None:
     return None
 
 
-def entry_blocks(entry: Entry) -> Iterator[str]:
+def entry_blocks(entry: Entry, level: str) -> Iterator[str]:
     """One public name: heading, signature, docstring, members."""
     node = entry.node
     docstring = docstring_of(node)
     if not docstring:
         raise SystemExit(f"memsched.{entry.name} has no docstring; write one, the API reference is made of them")
-    yield f"### `{entry.name}`"
+    yield f"{level} `{entry.name}`"
     spelled = f"ms.{entry.name}" if not entry.name.startswith(("plot.", "trace.", "testing.")) else entry.name
     if isinstance(node, ast.FunctionDef):
         yield f"```py\n{call(spelled.rpartition('.')[2] if spelled == entry.name else spelled, node)}\n```"
@@ -385,41 +494,86 @@ def anchors(titles: list[str]) -> list[str]:
     return found
 
 
-def generate() -> str:
-    """The whole page."""
-    public = exported("memsched")
-    groups = {**GROUPS, **planners()}
-    missing = sorted(set(public) - {name for names in groups.values() for name in names})
+def listed_topics() -> list[Topic]:
+    """The topics with the planners in their groups; every public name is in one."""
+    found = planners()
+    topics = [
+        replace(topic, groups={key: found.get(key, names) for key, names in topic.groups.items()}) for topic in TOPICS
+    ]
+    known = {name for topic in topics for names in topic.groups.values() for name in names}
+    missing = sorted(set(exported("memsched")) - known)
     if missing:
-        raise SystemExit(f"memsched.{missing[0]} is in no group; add it to GROUPS in tools/api_docs.py")
-    pages = {group: [entry for name in names for entry in entries(name, public)] for group, names in groups.items()}
-    titles = ["API reference", "Contents"]
+        raise SystemExit(f"memsched.{missing[0]} is in no group; add it to TOPICS in tools/api_docs.py")
+    return topics
+
+
+def summary(entry: Entry) -> str:
+    """The first line of a docstring, for a cell of a table."""
+    return escaped(docstring_of(entry.node).partition("\n")[0]).replace("|", "\\|")
+
+
+def topic_page(topic: Topic, public: dict[str, Definition | None]) -> tuple[str, list[str]]:
+    """A page of docs/api, and the rows of its names for the table in docs/api.md."""
+    pages = {key: [entry for name in names for entry in entries(name, public)] for key, names in topic.groups.items()}
+    several = len(pages) > 1  # a page of one group has no headings but those of the names
+    titles = [topic.title]
     for group, listed in pages.items():
-        titles += [group, *(entry.name for entry in listed)]
-    links = iter(anchors(titles)[2:])
-    contents, blocks = [], []
+        titles += [*([group] if several else []), *(entry.name for entry in listed)]
+    links = iter(anchors(titles)[1:])
+    contents: list[str] = []
+    rows: list[str] = []
+    blocks: list[str] = []
     for group, listed in pages.items():
-        anchor = next(links)
-        names = ", ".join(f"[`{entry.name}`](#{next(links)})" for entry in listed)
-        contents.append(f"- [{group}](#{anchor}): {names}")
-        blocks += [f"## {group}", *([NOTES[group]] if group in NOTES else [])]
-        for entry in listed:
-            blocks += entry_blocks(entry)
-    contents.append("- [Types in the signatures](#types-in-the-signatures)")
+        start = f"[{group}](#{next(links)}): " if several else ""
+        found = [(entry, next(links)) for entry in listed]
+        contents.append(start + ", ".join(f"[`{entry.name}`](#{anchor})" for entry, anchor in found))
+        blocks += [*([f"## {group}"] if several else []), *([NOTES[group]] if group in NOTES else [])]
+        for entry, anchor in found:
+            link = f"[`{entry.name}`](api/{topic.file}.md#{anchor})"
+            rows.append(f'| <a id="{anchor}"></a>{link} | {summary(entry)} |')
+            blocks += entry_blocks(entry, "###" if several else "##")
+    listing = "\n".join(f"- {line}" for line in contents) if several else contents[0]
+    back = "[All topics](../api.md) · [Types in the signatures](../api.md#types-in-the-signatures)"
+    return "\n\n".join([f"# {topic.title}", back, topic.about, listing, *blocks]) + "\n", rows
+
+
+def generate() -> dict[str, str]:
+    """All pages, by their paths in docs."""
+    public = exported("memsched")
+    topics = listed_topics()
+    pages = {}
+    blocks = [INTRODUCTION.strip()]
+    for topic in topics:
+        path = f"api/{topic.file}.md"
+        pages[path], rows = topic_page(topic, public)
+        table = "\n".join(["| name | what it is |", "|---|---|", *rows])
+        blocks += [f"## [{topic.title}]({path})", topic.about.replace("](../", "]("), table]
     types = "\n".join(["| name | meaning |", "|---|---|", *(f"| `{name}` | {text} |" for name, text in TYPES.items())])
-    page = [INTRODUCTION.strip(), "## Contents", "\n".join(contents), *blocks, "## Types in the signatures", types]
-    return "\n\n".join(page) + "\n"
+    tree = "\n".join(
+        ["```{toctree}", ":hidden:", ":titlesonly:", "", *(f"api/{topic.file}" for topic in topics), "```"]
+    )
+    return {"api.md": "\n\n".join([*blocks, "## Types in the signatures", types, tree]) + "\n", **pages}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write the API reference.")
-    parser.add_argument("--check", action="store_true", help="fail when the page is stale instead of writing it")
+    parser.add_argument("--check", action="store_true", help="fail when a page is stale instead of writing it")
     check = parser.parse_args().check
-    page = generate()
+    pages = {DOCS / path: text for path, text in generate().items()}
+    others = sorted(set((DOCS / "api").glob("*.md")) - set(pages))  # of topics that are gone
     if not check:
-        PAGE.write_text(page, encoding="utf-8")
-    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page:
-        raise SystemExit("docs/api.md is stale: a signature or a docstring has changed; run: python tools/api_docs.py")
+        (DOCS / "api").mkdir(exist_ok=True)
+        for path, text in pages.items():
+            path.write_text(text, encoding="utf-8")
+        for path in others:
+            path.unlink()
+        return
+    stale = [path for path, text in pages.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    for path in [*stale, *others][:1]:
+        raise SystemExit(
+            f"docs/{path.relative_to(DOCS).as_posix()} is stale: a signature or a docstring has changed; "
+            "run: python tools/api_docs.py"
+        )
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ _Bytes = numpy.typing.NDArray[numpy.int64]
 _Document = dict[str, typing.Any]
 """
 
-# Arguments that a binding takes as any object, by name, or by class and name.
+# Arguments that a binding takes as any object, by name, or by class or function and name.
 ARGUMENTS = {
     "Graph.name": "str",
     "Schedule.graph": "str",
@@ -43,22 +43,34 @@ ARGUMENTS = {
     "activation": "_Column",
     "backward_overhead": "_Column | None",
     "backward_time": "_Column",
-    "bandwidth": "_Number | None",
+    "bandwidth": "_Number | str | None",
     "batch": "_Number",
     "budget": "_Number",
     "chunk": "_Number | str | None",
-    "d2h": "_Number | None",
+    "d2h": "_Number | str | None",
     "duplex": "bool",
     "forward_overhead": "_Column | None",
+    "from_csv.resident": "_Number | str",
+    "from_frame.resident": "_Number | str",
+    "from_networkx.batch": "_Number | None",
+    "from_networkx.name": "str | None",
+    "from_networkx.resident": "_Number | str | None",
+    "from_onnx.batch": "_Number | None",
+    "from_onnx.device": "str",
+    "from_onnx.dims": "typing.Mapping[str, int] | None",
+    "from_onnx.name": "str | None",
+    "from_onnx.source": "typing.Any",
+    "from_onnx.times": "typing.Mapping[str, typing.Any] | None",
     "forward_time": "_Column",
     "gradient": "_Column",
-    "h2d": "_Number | None",
-    "host_memory": "_Number | None",
-    "latency": "_Number",
-    "memory": "_Number",
+    "h2d": "_Number | str | None",
+    "host_memory": "_Number | str | None",
+    "latency": "_Number | str",
+    "memory": "_Number | str",
     "name": "str | None",
     "names": "typing.Iterable[str] | None",
     "ops": "typing.Iterable[_Document]",
+    "path": "str | os.PathLike[str]",
     "pieces": "typing.Iterable[_Column] | None",
     "planner": "_Document | None",
     "progress": "typing.Callable[[float], object] | None",
@@ -141,7 +153,8 @@ def improve_function(function: ast.FunctionDef, owner: str) -> None:
     for argument in function.args.args + function.args.kwonlyargs:
         if argument.annotation is not None:
             anything = ast.unparse(argument.annotation) == "typing.Any"
-            known = ARGUMENTS.get(f"{owner}.{argument.arg}", ARGUMENTS.get(argument.arg)) if anything else None
+            names = (f"{function.name}.{argument.arg}", f"{owner}.{argument.arg}", argument.arg) if anything else ()
+            known = next((ARGUMENTS[name] for name in names if name in ARGUMENTS), None)
             argument.annotation = expression(known) if known else improved(argument.annotation)
     if function.name == "__eq__":
         function.args.args[1] = ast.arg("other", expression("object"))

@@ -45,9 +45,9 @@ FetchRule rule_of(const std::string& kind, int layers, bool convolutions, bool s
 
 // The paper's search, for so many seconds, and for so many more what lies beyond it; with a limit, until then.
 std::pair<MaybeSchedule, std::int64_t> searched(const Graph& graph, const Device& device, Bytes limit, bool recompute,
-                                                const PoochOptions& options, int threads,
+                                                int tree, int beam, bool fill, int threads,
                                                 std::optional<double> time_limit, double more_seconds,
-                                                std::uint64_t seed, const std::string& planner,
+                                                std::uint64_t seed, const PlannerText& planner,
                                                 const py::object& progress) {
     const auto begin = std::chrono::steady_clock::now();
     const FixedChoices fixed = fix_choices(graph, limit);
@@ -55,22 +55,22 @@ std::pair<MaybeSchedule, std::int64_t> searched(const Graph& graph, const Device
     {
         const PythonProgress ticker(time_limit, progress);
         Workers workers(threads);
-        found = pooch(fixed.graph, device, device.memory, recompute, options, workers, ticker.progress());
+        found = pooch(fixed.graph, device, recompute, {tree, beam, fill}, workers, ticker.progress());
     }
     if (!found) {
         return {std::nullopt, 0};
     }
-    const bool stays = std::ranges::all_of(found->pooch.classes, [](MapClass one) { return one == MapClass::keep; });
+    const bool stays = std::ranges::all_of(found->best.classes, [](MapClass one) { return one == MapClass::keep; });
     if (time_limit) {
         const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
         more_seconds = std::max(0.0, *time_limit - taken.count());
     }
     if (recompute && more_seconds > 0 && !stays) {
         const PythonProgress ticker(more_seconds, progress);
-        found->pooch = improve_classes(fixed.graph, device, device.memory, std::move(found->pooch), seed,
-                                       found->evaluations, ticker.progress());
+        found->best =
+            improve_classes(fixed.graph, device, std::move(found->best), seed, found->evaluations, ticker.progress());
     }
-    return {schedule_of(graph, fixed, device.memory, found->pooch, planner), found->evaluations};
+    return {schedule_of(graph, fixed, device.memory, found->best, planner.json), found->evaluations};
 }
 
 void bind_searches(py::module_& module) {
@@ -79,30 +79,21 @@ void bind_searches(py::module_& module) {
         [](const Graph& graph, const Device& device, Bytes limit, bool scheduled, const PlannerText& planner) {
             const py::gil_scoped_release free;
             const FixedChoices fixed = fix_choices(graph, limit);
-            const ClassSolution found = swap_all(fixed.graph, device, device.memory, scheduled);
+            const ClassSolution found = swap_all(fixed.graph, device, scheduled);
             return schedule_of(graph, fixed, device.memory, found, planner.json);
         },
         "graph"_a, "device"_a, "workspace_limit"_a, "scheduled"_a, "planner"_a,
         "None if there is no such plan, as for the next three.");
-    module.def(
-        "pooch",
-        [](const Graph& graph, const Device& device, Bytes limit, bool recompute, int tree, int beam, bool fill,
-           int threads, std::optional<double> time_limit, double more_seconds, std::uint64_t seed,
-           const PlannerText& planner, const py::object& progress) {
-            return searched(graph, device, limit, recompute, {tree, beam, fill}, threads, time_limit, more_seconds,
-                            seed, planner.json, progress);
-        },
-        "graph"_a, "device"_a, "workspace_limit"_a, "recompute"_a, "tree"_a, "beam"_a, "fill"_a, "threads"_a,
-        "time_limit"_a, "more_seconds"_a, "seed"_a, "planner"_a, "progress"_a = py::none(),
-        "The schedule, and the number of plans simulated.");
+    module.def("pooch", &searched, "graph"_a, "device"_a, "workspace_limit"_a, "recompute"_a, "tree"_a, "beam"_a,
+               "fill"_a, "threads"_a, "time_limit"_a, "more_seconds"_a, "seed"_a, "planner"_a,
+               "progress"_a = py::none(), "The schedule, and the number of plans simulated.");
     module.def(
         "selective",
         [](const Graph& graph, const Device& device, std::int64_t moves, std::uint64_t seed, bool reorder,
            std::optional<double> time_limit, const PlannerText& planner, const Chunk& chunk,
            const py::object& progress) {
             const PythonProgress ticker(time_limit, progress);
-            std::optional<SelectiveSolution> found =
-                selective(graph, device, device.memory, moves, seed, reorder, ticker.progress());
+            std::optional<SelectiveSolution> found = selective(graph, device, moves, seed, reorder, ticker.progress());
             return found ? std::pair(
                                MaybeSchedule(name_schedule(graph, device.memory, found->steps, planner.json, chunk)),
                                found->evaluations)
@@ -117,7 +108,7 @@ void bind_searches(py::module_& module) {
            const py::object& progress) {
             const PythonProgress ticker(time_limit, progress);
             const SelectiveSolution found =
-                annealed(graph, device, device.memory, resolve(graph, plan), moves, seed, ticker.progress());
+                annealed(graph, device, resolve(graph, plan), moves, seed, ticker.progress());
             return std::pair(name_schedule(graph, device.memory, found.steps, planner.json, chunk), found.evaluations);
         },
         "graph"_a, "device"_a, "plan"_a, "moves"_a, "seed"_a, "time_limit"_a, "planner"_a, "chunk"_a = py::none(),
@@ -128,7 +119,7 @@ void bind_searches(py::module_& module) {
            std::optional<double> time_limit) {
             const PythonProgress ticker(time_limit);
             const FixedChoices fixed = fix_choices(graph, limit);
-            const ClassSolution found = superneurons(fixed.graph, device, device.memory, ticker.progress());
+            const ClassSolution found = superneurons(fixed.graph, device, ticker.progress());
             return schedule_of(graph, fixed, device.memory, found, planner.json);
         },
         "graph"_a, "device"_a, "workspace_limit"_a, "planner"_a, "time_limit"_a = py::none());
@@ -136,7 +127,7 @@ void bind_searches(py::module_& module) {
         "vdnn_sync",
         [](const Graph& graph, const Device& device, const PlannerText& planner, bool stays) {
             const py::gil_scoped_release free;
-            const VdnnSolution found = vdnn_sync(graph, device, device.memory, stays);
+            const VdnnSolution found = vdnn_sync(graph, device, stays);
             const bool runs = found.makespan < Simulator::illegal;
             return std::pair(runs ? MaybeSchedule(name_schedule(graph, device.memory, found.steps, planner.json))
                                   : std::nullopt,
@@ -206,7 +197,7 @@ void bind_classes(py::module_& module) {
         [](const Graph& graph, const Device& device, bool foresee, const PlannerText& planner,
            const py::object& progress, std::optional<double> time_limit) {
             const PythonProgress ticker(time_limit, progress);
-            const ModnnSolution found = modnn(graph, device, device.memory, {foresee}, ticker.progress());
+            const ModnnSolution found = modnn(graph, device, foresee, ticker.progress());
             return std::pair(name_schedule(graph, device.memory, found.steps, planner.json), found.makespan);
         },
         "graph"_a, "device"_a, "foresee"_a, "planner"_a, "progress"_a = py::none(), "time_limit"_a = py::none(),

@@ -5,6 +5,12 @@
 namespace memsched::bindings {
 namespace {
 
+// A quantity: a text with a unit, as `memsched.support.quantities` reads it, becomes a number.
+py::object quantity(const py::object& value, const char* field, const char* kind) {
+    const bool text = py::isinstance<py::str>(value);
+    return text ? py::object(py::module_::import("memsched.support.quantities").attr(kind)(field, value)) : value;
+}
+
 Device make_device(const py::object& memory, const py::object& bandwidth, const py::object& d2h, const py::object& h2d,
                    const py::object& duplex, const py::object& latency, const py::object& host_memory,
                    const py::object& name) {
@@ -16,19 +22,19 @@ Device make_device(const py::object& memory, const py::object& bandwidth, const 
                                     " is missing; give both directions, or bandwidth for both at once");
     }
     const auto speed = [&](const py::object& direction, const char* field) {
-        return !direction.is_none()   ? to_number(direction, field)
-               : !bandwidth.is_none() ? to_number(bandwidth, "bandwidth")
+        return !direction.is_none()   ? to_number(quantity(direction, field, "bandwidth"), field)
+               : !bandwidth.is_none() ? to_number(quantity(bandwidth, "bandwidth", "bandwidth"), "bandwidth")
                                       : 0.0;
     };
-    Device device{to_bytes(memory, "memory"),
+    Device device{to_bytes(quantity(memory, "memory", "size"), "memory"),
                   speed(d2h, "d2h"),
                   speed(h2d, "h2d"),
                   to_flag(duplex, "duplex"),
-                  to_number(latency, "latency"),
+                  to_number(quantity(latency, "latency", "seconds"), "latency"),
                   {},
                   ""};
     if (!host_memory.is_none()) {
-        device.host_memory = to_bytes(host_memory, "host_memory");
+        device.host_memory = to_bytes(quantity(host_memory, "host_memory", "size"), "host_memory");
     }
     device.name = name.is_none() ? "" : to_text(name, "name");
     check_device(device);
@@ -43,24 +49,24 @@ void bind_devices(py::module_& module) {
 
 Parameters
 ----------
-memory : int
-    Bytes, > 0.
-bandwidth : float, optional
-    Bytes per second in both directions; 0 means no link (the default), inf a free one.
-d2h, h2d : float, optional
+memory : int or str
+    Bytes, > 0; or a text such as "16GiB". So are the other quantities.
+bandwidth : float or str, optional
+    Bytes per second, such as "12GB/s", in both directions; 0 means no link (the default), inf a free one.
+d2h, h2d : float or str, optional
     Bytes per second from device to host and back, instead of `bandwidth`.
 duplex : bool
     Whether both directions work at the same time; otherwise the link carries one transfer at a time.
-latency : float
-    Seconds added to every transfer.
-host_memory : int, optional
+latency : float or str
+    Seconds added to every transfer, such as "10us".
+host_memory : int or str, optional
     Bytes of host memory for offloaded tensors; None: unlimited.
 
 Examples
 --------
 >>> import memsched as ms
->>> ms.Device(16e9, 12e9).d2h
-12000000000.0
+>>> ms.Device("16GB", "12GB/s") == ms.Device(16e9, 12e9)
+True
 )");
     device
         .def(py::init(&make_device), "memory"_a, "bandwidth"_a = none, "d2h"_a = none, "h2d"_a = none,

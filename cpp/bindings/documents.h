@@ -1,4 +1,5 @@
-// Shared by all classes with a JSON form: from_json, to_json, ==, pickle. The forms are read and written in Python.
+// Shared by all classes with a JSON form: from_json, to_json, load, save, ==, pickle. The forms are read and written in
+// Python.
 #pragma once
 
 #include "support.h"
@@ -29,7 +30,19 @@ template <class T> void bind_document(py::class_<T>& cls, const char* reader, co
            "source"_a, "Reads the JSON form from a dict, a JSON text or the path of a file.")
         .def(
             "to_json", [writer](const py::object& self) { return py::dict(documents().attr(writer)(self)); },
-            "The JSON form as a dict; from_json reads it back equal.");
+            "The JSON form as a dict; from_json reads it back equal.")
+        .def_static(
+            "load",
+            [reader](const py::object& path) {
+                return documents().attr(reader)(documents().attr("file_of")(path)).template cast<T>();
+            },
+            "path"_a, "Reads a file that `save` wrote.")
+        .def(
+            "save",
+            [writer](const py::object& self, const py::object& path) {
+                documents().attr("write_document")(documents().attr("file_of")(path), documents().attr(writer)(self));
+            },
+            "path"_a, "Writes the JSON form to a file, which is replaced as a whole.");
     bind_value(cls);
 }
 

@@ -7,7 +7,7 @@ PYBIND11_MODULE(_core, module) {
     module.doc() = "The C++ core of memsched. Import memsched instead; names here may change.";
     static_cast<void>(std::current_exception()); // allocates memory at its first call in a thread, see parallel.cpp
     module.attr("__version__") = MEMSCHED_VERSION;
-    register_errors(module);
+    register_errors();
     bind_problems(module);
     bind_devices(module);
     bind_schedules(module);

@@ -3,15 +3,13 @@
 #include "memsched/simulate/order_steps.h"
 #include "support.h"
 
+#include <functional>
+
 namespace memsched::bindings {
 
 py::tuple stay_columns(const std::vector<Stay>& stays) {
     const auto column = [&](auto member) {
-        using Value = std::decay_t<decltype(stays[0].*member)>;
-        py::array_t<Value> values(static_cast<py::ssize_t>(stays.size()));
-        for (std::size_t k = 0; k < stays.size(); ++k) {
-            values.mutable_data()[k] = stays[k].*member;
-        }
+        auto values = numbers_of<std::decay_t<decltype(stays[0].*member)>>(stays, std::mem_fn(member));
         values.attr("setflags")("write"_a = false);
         return values;
     };

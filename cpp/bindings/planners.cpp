@@ -10,7 +10,6 @@
 #include "memsched/planners/remat/pebbles.h"
 #include "support.h"
 
-#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <stdexcept>
@@ -26,12 +25,6 @@ template <class Named> std::vector<std::string> names_of(const std::vector<Named
         names.push_back(one.name);
     }
     return names;
-}
-
-template <class Number, class Item, class Get> py::array_t<Number> numbers_of(const std::vector<Item>& all, Get get) {
-    py::array_t<Number> numbers(static_cast<py::ssize_t>(all.size()));
-    std::transform(all.begin(), all.end(), numbers.mutable_data(), get);
-    return numbers;
 }
 
 FetchRule rule_of(std::optional<int> ahead) { return ahead ? FetchRule{FetchRule::Kind::ops, *ahead} : FetchRule{}; }
@@ -69,7 +62,7 @@ void bind_sets(py::module_& module) {
         [](const Graph& graph, const Device& device, std::int64_t most_states, std::optional<double> time_limit,
            const PlannerText& planner) {
             const PythonProgress ticker(time_limit);
-            PebbleGame found = play_pebbles(graph, device, device.memory, most_states, ticker.progress());
+            PebbleGame found = play_pebbles(graph, device, most_states, ticker.progress());
             std::optional<Schedule> schedule;
             if (found.steps) {
                 schedule = name_schedule(graph, device.memory, *found.steps, planner.json);
@@ -96,7 +89,7 @@ void bind_sets(py::module_& module) {
 
 template <class Solution> py::class_<Solution> bind_solution(py::module_& module, const char* name) {
     return py::class_<Solution>(module, name)
-        .def_property_readonly("offloaded", view_of(&Solution::offloaded))
+        .def_property_readonly("offloaded", view_of<Solution, std::uint8_t>(&Solution::offloaded))
         .def_readonly("makespan", &Solution::makespan)
         .def_readonly("lower_bound", &Solution::lower_bound)
         .def_readonly("optimal", &Solution::optimal)
@@ -143,7 +136,7 @@ void bind_planners(py::module_& module) {
     module.def(
         "graph_bounds",
         [](const Graph& graph, const Device& device, Bytes budget) {
-            const Bounds b = lower_bounds(graph, device, budget);
+            const Bounds b = GraphBounds(graph).on(device, budget);
             return std::tuple(b.compute, b.transfer, b.fractional);
         },
         py::call_guard<py::gil_scoped_release>(), "graph"_a, "device"_a, "budget"_a,

@@ -225,6 +225,7 @@ Examples
              "forward_overhead"_a = none, "transient_overhead"_a = none, "backward_overhead"_a = none, "names"_a = none,
              "resident"_a = 0, "pieces"_a = none, "name"_a = none, "provenance"_a = none)
         .def_property_readonly("n", &Chain::n, "Number of stages.")
+        .def("__len__", &Chain::n, "Number of stages.")
         .def_property_readonly("names", [](const Chain& c) { return py::tuple(py::cast(c.columns().names)); })
         .def_property_readonly(
             "resident", [](const Chain& c) { return c.columns().resident; }, "Bytes that never move.")
@@ -257,6 +258,25 @@ Examples
     column("transient_overhead", &ChainColumns::transient_overhead, "Bytes, shape [n].");
     column("backward_overhead", &ChainColumns::backward_overhead, "Bytes, shape [n].");
     bind_document(chain, "read_chain", "write_chain");
+    chain
+        .def_static(
+            "from_csv",
+            [](const py::object& path, const py::object& name, const py::object& resident,
+               const py::object& provenance) {
+                const py::object read = py::module_::import("memsched.readers.csv_files").attr("chain_from_csv");
+                return read(path, "name"_a = name, "resident"_a = resident, "provenance"_a = provenance).cast<Chain>();
+            },
+            "path"_a, py::kw_only(), "name"_a = none, "resident"_a = 0, "provenance"_a = none,
+            "Reads a CSV file with a row per stage; the first row is the network's input, and has no times.")
+        .def_static(
+            "from_frame",
+            [](const py::object& frame, const py::object& name, const py::object& resident,
+               const py::object& provenance) {
+                const py::object read = py::module_::import("memsched.readers.tables").attr("chain_from_frame");
+                return read(frame, "name"_a = name, "resident"_a = resident, "provenance"_a = provenance).cast<Chain>();
+            },
+            "frame"_a, py::kw_only(), "name"_a = none, "resident"_a = 0, "provenance"_a = none,
+            "The same of a data frame of pandas or polars, or of a dict of columns.");
 
     py::class_<Graph> graph(module, "Graph",
                             R"(One training step as ops and tensors, each tensor written once. Immutable.
@@ -291,6 +311,26 @@ InvalidInputError
                    ", tensors=" + std::to_string(g.tensors().size()) + ")";
         });
     bind_document(graph, "read_graph", "write_graph");
+    graph
+        .def_static(
+            "from_networkx",
+            [](const py::object& digraph, const py::object& name, const py::object& batch, const py::object& resident) {
+                const py::object read = py::module_::import("memsched.readers.digraph").attr("graph_from_networkx");
+                return read(digraph, "name"_a = name, "batch"_a = batch, "resident"_a = resident).cast<Graph>();
+            },
+            "digraph"_a, py::kw_only(), "name"_a = none, "batch"_a = none, "resident"_a = none,
+            "Makes a graph of a networkx.DiGraph, whose nodes are ops with `time` and `size`.")
+        .def_static(
+            "from_onnx",
+            [](const py::object& source, const py::object& device, const py::object& dims, const py::object& times,
+               const py::object& batch, const py::object& name) {
+                const py::object read = py::module_::import("memsched.readers.onnx_model").attr("graph_from_onnx");
+                return read(source, "device"_a = device, "dims"_a = dims, "times"_a = times, "batch"_a = batch,
+                            "name"_a = name)
+                    .cast<Graph>();
+            },
+            "source"_a, py::kw_only(), "device"_a = "v100", "dims"_a = none, "times"_a = none, "batch"_a = none,
+            "name"_a = none, "Makes the graph of a training step of an ONNX model, its backward by a stated rule.");
 
     module.def("to_graph", &to_graph, py::call_guard<py::gil_scoped_release>(), "chain"_a, "chunk"_a = none);
     module.def("has_text_keys", &has_text_keys, "value"_a);

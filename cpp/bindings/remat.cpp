@@ -36,19 +36,14 @@ struct RematPlan {
     std::uint64_t states = 0;
 };
 
-RematPlan plan_of(const RematChain& chain, const std::vector<RematOp>& sequence, Seconds time) {
+// `merged`: whose layers the plan is of.
+RematPlan plan_of(const RematChain& chain, const MergedChain& merged, const PofoPlan& found) {
     RematPlan plan;
-    for (const GraphRun& run : graph_runs(chain, sequence)) {
+    for (const Run& run : graph_runs(chain, merged.layers(found.sequence))) {
         plan.ops.push_back(run.op);
         plan.skips.push_back(run.skip ? 1 : 0);
     }
-    plan.time = time;
-    return plan;
-}
-
-// `merged`: whose layers the plan is of.
-RematPlan plan_of(const RematChain& chain, const MergedChain& merged, const PofoPlan& found) {
-    RematPlan plan = plan_of(chain, merged.layers(found.sequence), found.time);
+    plan.time = found.time;
     plan.states = found.states;
     for (const PofoBlock& block : found.blocks) {
         if (block.offloaded) { // the output of the layers before, or all that they save
@@ -63,14 +58,7 @@ RematPlan plan_of(const RematChain& chain, const MergedChain& merged, const Pofo
     return plan;
 }
 
-std::optional<RematPlan> rotor_plan(const RematTable& self, Bytes capacity) {
-    const auto found = rotor(self.table, capacity);
-    return found ? std::optional(plan_of(self.source, self.merged.layers(found->sequence), self.seconds(found->time)))
-                 : std::nullopt;
-}
-
-std::optional<RematPlan> pofo_plan(RematTable& self, const PofoOptions& options, const Progress& progress) {
-    const auto found = pofo(self.table, options, self.workers, progress);
+std::optional<RematPlan> plan_of(const RematTable& self, const std::optional<PofoPlan>& found) {
     if (!found) {
         return std::nullopt;
     }
@@ -84,8 +72,8 @@ RematPlan least_plan(const Chain& chain, Bytes capacity, bool linked, const py::
     const PythonProgress ticker(std::nullopt, progress);
     const RematChain remat(chain);
     const LeastMemory least(remat, ticker.progress());
-    return linked ? plan_of(remat, MergedChain(remat, remat.layers), least.pofo_plan(capacity))
-                  : plan_of(remat, least.rotor_sequence(capacity), 0);
+    const PofoPlan found = linked ? least.pofo_plan(capacity) : PofoPlan{least.rotor_sequence(capacity), {}, 0, 0};
+    return plan_of(remat, MergedChain(remat, remat.layers), found);
 }
 
 std::vector<Run> runs_of(const Graph& graph, const Column<OpId>& ops, const Column<std::uint8_t>& skips) {
@@ -148,7 +136,9 @@ void bind_remat(py::module_& module) {
                                     static_cast<double>(self.table.extra(first, last, free)));
             },
             "first"_a, "last"_a, "free"_a, "One cell, in seconds; for tests.")
-        .def("rotor", &rotor_plan, py::call_guard<py::gil_scoped_release>(), "capacity"_a)
+        .def(
+            "rotor", [](const RematTable& self, Bytes capacity) { return plan_of(self, rotor(self.table, capacity)); },
+            py::call_guard<py::gil_scoped_release>(), "capacity"_a)
         .def(
             "pofo",
             [](RematTable& self, Bytes capacity, const Device& device, bool exact, int beam,
@@ -156,7 +146,7 @@ void bind_remat(py::module_& module) {
                 const PythonProgress ticker(time_limit, progress);
                 const PofoOptions options{
                     capacity, self.speed(device.d2h), self.speed(device.h2d), device.host_memory, exact, beam};
-                return pofo_plan(self, options, ticker.progress());
+                return plan_of(self, pofo(self.table, options, self.workers, ticker.progress()));
             },
             "capacity"_a, "device"_a, "exact"_a, "beam"_a, "time_limit"_a = py::none(), "progress"_a = py::none());
     module.def(

@@ -233,8 +233,9 @@ ScheduleError
             "steps"_a, "Other steps, as dicts, for the same graph, budget and rounds.")
         .def("__len__", [](const Schedule& s) { return s.steps.size(); })
         .def("__repr__", [](const Schedule& s) {
-            return "Schedule(graph='" + s.graph + "', planner=" + s.planner +
-                   ", steps=" + std::to_string(s.steps.size()) + ", budget=" + std::to_string(s.budget) + ")";
+            const std::string name = py::repr(load_json(s.planner).attr("get")("name"));
+            return "Schedule(graph='" + s.graph + "', planner=" + name + ", steps=" + std::to_string(s.steps.size()) +
+                   ", budget=" + std::to_string(s.budget) + ")";
         });
     bind_document(schedule, "read_plan", "write_plan");
 

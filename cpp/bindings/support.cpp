@@ -300,11 +300,7 @@ bool PythonProgress::tick(double fraction) {
     return time_limit_ && std::chrono::duration<double>(now - start_).count() > *time_limit_;
 }
 
-void register_errors(py::module_& module) {
-    const py::module_ errors = py::module_::import("memsched.errors");
-    for (const char* name : {"InvalidInputError", "InfeasibleError", "ScheduleError"}) {
-        module.attr((std::string("_") + name).c_str()) = errors.attr(name);
-    }
+void register_errors() {
     py::register_exception_translator([](std::exception_ptr pointer) {
         const auto raise = [](const char* name, auto&&... arguments) {
             const py::object type = py::module_::import("memsched.errors").attr(name);

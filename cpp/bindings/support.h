@@ -9,6 +9,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <string>
@@ -77,6 +78,13 @@ struct PlannerText {
     std::string json;
 };
 
+// A number of each item.
+template <class Number, class Item, class Get> py::array_t<Number> numbers_of(const std::vector<Item>& all, Get get) {
+    py::array_t<Number> numbers(static_cast<py::ssize_t>(all.size()));
+    std::transform(all.begin(), all.end(), numbers.mutable_data(), get);
+    return numbers;
+}
+
 // A read-only numpy view that keeps `owner` alive.
 template <class T> py::array view(const std::vector<T>& column, const py::object& owner) {
     py::array_t<T> array(static_cast<py::ssize_t>(column.size()), column.data(), owner);
@@ -111,7 +119,7 @@ class PythonProgress {
 // (tensor, start, end, bytes, source, at) of buffers, one entry each.
 py::tuple stay_columns(const std::vector<Stay>& stays);
 
-void register_errors(py::module_& module);
+void register_errors();
 void bind_devices(py::module_& module);
 void bind_problems(py::module_& module);
 void bind_schedules(py::module_& module);

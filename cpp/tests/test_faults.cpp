@@ -96,7 +96,7 @@ std::vector<Case> cases() {
                                                  {4, 9, 12}, {5, 7, 3}, {6, 9, 5}};
     return {
         {"to_graph", [source] { return static_cast<double>(to_graph(source).ops().size()); }},
-        {"bounds", [graph, device] { return lower_bounds(*graph, device, device.memory).fractional; }},
+        {"bounds", [graph, device] { return GraphBounds(*graph).on(device, device.memory).fractional; }},
         {"recompute_bound", [graph, device] { return recompute_bound(*graph, device, device.memory, {}); }},
         {"least memory",
          [chain] {
@@ -129,13 +129,13 @@ std::vector<Case> cases() {
         {"pooch",
          [graph, plenty] {
              Workers workers(3);
-             const auto found = pooch(*graph, plenty, plenty.memory, true, {4, 2, true}, workers, {});
-             return found ? found->pooch.makespan : 0;
+             const auto found = pooch(*graph, plenty, true, {4, 2, true}, workers, {});
+             return found ? found->best.makespan : 0;
          }},
-        {"superneurons", [graph, plenty] { return superneurons(*graph, plenty, plenty.memory, {}).makespan; }},
-        {"swap_all", [graph, plenty] { return swap_all(*graph, plenty, plenty.memory, true).makespan; }},
-        {"vdnn_sync", [graph, plenty] { return vdnn_sync(*graph, plenty, plenty.memory).makespan; }},
-        {"modnn", [graph, plenty] { return modnn(*graph, plenty, plenty.memory, {}, {}).makespan; }},
+        {"superneurons", [graph, plenty] { return superneurons(*graph, plenty, {}).makespan; }},
+        {"swap_all", [graph, plenty] { return swap_all(*graph, plenty, true).makespan; }},
+        {"vdnn_sync", [graph, plenty] { return vdnn_sync(*graph, plenty).makespan; }},
+        {"modnn", [graph, plenty] { return modnn(*graph, plenty, true, {}).makespan; }},
         {"order",
          [graph] {
              const std::vector<std::uint8_t> keep(graph->tensors().size(), 0);

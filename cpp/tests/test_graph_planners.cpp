@@ -149,13 +149,15 @@ TEST_CASE("the searches only get better, whoever shares the work") {
         std::vector<std::vector<MapClass>> found;
         for (const int threads : {1, 2}) {
             Workers workers(threads);
-            const auto searched = pooch(graph, device, device.memory, true, options, workers, {});
+            const auto swap_opt = pooch(graph, device, false, options, workers, {});
+            const auto searched = pooch(graph, device, true, options, workers, {});
+            REQUIRE(swap_opt);
             REQUIRE(searched);
-            CHECK(searched->pooch.makespan <= searched->swap_opt.makespan);
-            found.push_back(searched->pooch.classes);
+            CHECK(searched->best.makespan <= swap_opt->best.makespan);
+            found.push_back(searched->best.classes);
         }
         CHECK(found[0] == found[1]);
-        const auto alone = superneurons(graph, device, device.memory, {});
+        const auto alone = superneurons(graph, device, {});
         CHECK(alone.makespan > 0);
     }
 }
@@ -165,16 +167,17 @@ TEST_CASE("moDNN keeps the simulator's time, and runs from its least memory on")
     for (int round = 0; round < 300; ++round) {
         const Graph graph = random_step(dice, dice.roll(1, 7));
         const Bytes least = modnn_min_memory(graph);
-        const Device device = device_of(dice, least + dice.roll(0, 30));
-        const ModnnSolution found = modnn(graph, device, device.memory, {dice.roll(0, 3) > 0}, {});
+        Device device = device_of(dice, least + dice.roll(0, 30));
+        const ModnnSolution found = modnn(graph, device, dice.roll(0, 3) > 0, {});
         const Timeline timeline = simulate(graph, found.steps, device, device.memory);
         CHECK(timeline.makespan == doctest::Approx(found.makespan));
         CHECK(timeline.peak_memory <= device.memory);
-        CHECK_THROWS_AS(modnn(graph, device, least - 1, {}, {}), InfeasibleError);
+        device.memory = least - 1;
+        CHECK_THROWS_AS(modnn(graph, device, true, {}), InfeasibleError);
         const Bytes plenty = 10 * (peak_memory(graph) + workspaces(graph)) + 1;
         Device large = device;
         large.memory = plenty;
-        CHECK(simulate(graph, modnn(graph, large, plenty, {}, {}).steps, large, plenty).bytes_out == 0);
+        CHECK(simulate(graph, modnn(graph, large, true, {}).steps, large, plenty).bytes_out == 0);
     }
 }
 
@@ -184,7 +187,7 @@ TEST_CASE("vDNN waits in its forward for the offloads of the run before") {
     for (int round = 0; round < 100; ++round) {
         const Graph graph = random_step(dice, dice.roll(2, 6));
         const Device device = device_of(dice, peak_memory(graph));
-        const VdnnSolution found = vdnn_sync(graph, device, device.memory);
+        const VdnnSolution found = vdnn_sync(graph, device);
         if (found.makespan < Simulator::illegal) {
             CHECK(simulate(graph, found.steps, device, device.memory).makespan == doctest::Approx(found.makespan));
             waited += found.steps.after.empty() ? 0 : 1;

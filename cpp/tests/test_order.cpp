@@ -275,8 +275,8 @@ TEST_CASE("what is held if another op ran, or did not, is what orders with that 
         };
         for (const OpId other : listed(problem)) {
             if (other != op && !reach.is_before(op, other) && !reach.is_before(other, op)) {
-                const Bytes ran = cut.if_ran(other, fits, MinCut::unlimited), true_ran = given(other, op);
-                const Bytes not_yet = cut.if_not(other, fits, MinCut::unlimited), true_not = given(op, other);
+                const Bytes ran = cut.least_if(other, true, fits, MinCut::unlimited), true_ran = given(other, op);
+                const Bytes not_yet = cut.least_if(other, false, fits, MinCut::unlimited), true_not = given(op, other);
                 REQUIRE(std::max(ran, fits) == std::max(true_ran, fits));
                 REQUIRE(std::max(not_yet, fits) == std::max(true_not, fits));
             }

@@ -131,7 +131,7 @@ TEST_CASE("pebbles finds a plan that runs, or there is none") {
         if (dice.roll(0, 1) == 0) {
             device.host_memory = dice.roll(0, 4);
         }
-        const PebbleGame game = play_pebbles(graph, device, device.memory, 1'000'000, Progress{});
+        const PebbleGame game = play_pebbles(graph, device, 1'000'000, Progress{});
         REQUIRE(game.steps.has_value() == can_be_done(graph, device));
         REQUIRE(game.proven != game.steps.has_value());
         REQUIRE(game.states <= 1'000'000);
@@ -149,7 +149,7 @@ TEST_CASE("pebbles proves nothing where it was stopped, or had too few states") 
     Dice dice(2);
     const Graph graph = random_training(dice, 2);
     const Device device = device_of(1'000, 1);
-    const PebbleGame few = play_pebbles(graph, device, device.memory, 1, Progress{});
+    const PebbleGame few = play_pebbles(graph, device, 1, Progress{});
     CHECK_FALSE(few.steps);
     CHECK_FALSE(few.proven);
     GraphData data;
@@ -159,7 +159,7 @@ TEST_CASE("pebbles proves nothing where it was stopped, or had too few states") 
     for (std::size_t k = 0; k <= most_pebbles; ++k) {
         data.tensors.push_back({"x" + std::to_string(k), 1, Role::input});
     }
-    const PebbleGame large = play_pebbles(Graph(data), device, device.memory, 1'000, Progress{});
+    const PebbleGame large = play_pebbles(Graph(data), device, 1'000, Progress{});
     CHECK_FALSE(large.steps);
     CHECK_FALSE(large.proven);
 }
@@ -179,8 +179,8 @@ TEST_CASE("pebbles takes as many ops and tensors as a word has bits") {
         data.ops.push_back(op);
     }
     const Graph graph(data);
-    const PebbleGame enough = play_pebbles(graph, device_of(2, 0), 2, 100'000, Progress{});
+    const PebbleGame enough = play_pebbles(graph, device_of(2, 0), 100'000, Progress{});
     REQUIRE(enough.steps);
     CHECK(Simulator(graph, device_of(2, 0), 2).makespan(*enough.steps) == static_cast<Seconds>(most_pebbles));
-    CHECK(play_pebbles(graph, device_of(1, 0), 1, 100'000, Progress{}).proven);
+    CHECK(play_pebbles(graph, device_of(1, 0), 100'000, Progress{}).proven);
 }

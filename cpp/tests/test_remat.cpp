@@ -19,7 +19,7 @@ namespace {
 
 std::vector<Run> runs_of(const RematChain& chain, const std::vector<RematOp>& sequence) {
     std::vector<Run> runs;
-    for (const GraphRun& run : graph_runs(chain, sequence)) {
+    for (const Run& run : graph_runs(chain, sequence)) {
         runs.push_back({run.op, run.skip});
     }
     return runs;

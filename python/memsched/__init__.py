@@ -26,16 +26,17 @@ from memsched.problems.family import GraphFamily
 from memsched.problems.problem import peak_memory, simulate, to_graph
 from memsched.result import Result
 from memsched.study.addresses import place, with_addresses
-from memsched.study.compare import compare, plan
+from memsched.study.compare import Comparison, compare, plan
 from memsched.study.feature_maps import feature_map_classes
 from memsched.study.frontier import Frontier, frontier
 from memsched.study.sweep.api import plan_again, read_store, sweep
-from memsched.study.sweep.progress import SweepProgress
-from memsched.study.sweep.table import Sweep
+from memsched.study.sweep.table import Sweep, SweepProgress
+from memsched.support.views import Shown
 from memsched.validation.placement import validate_placement
 from memsched.validation.plan import ValidationReport, validate
 
 if TYPE_CHECKING:
+    from memsched.readers.snapshot import read_snapshot
     from memsched.show.plots.addresses import plot_addresses
     from memsched.show.plots.classes import plot_classes
     from memsched.show.plots.frontier import plot_frontier
@@ -46,10 +47,13 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+ValidationReport._repr_html_ = Shown._repr_html_  # type: ignore[attr-defined]  # the validator knows no views
+
 __all__ = [
     "Bounds",
     "Buffer",
     "Chain",
+    "Comparison",
     "Device",
     "Frontier",
     "Graph",
@@ -86,6 +90,7 @@ __all__ = [
     "plot_sweep",
     "profiles",
     "read_buffers",
+    "read_snapshot",
     "read_store",
     "simulate",
     "sweep",
@@ -108,6 +113,7 @@ _AT_FIRST_USE = {
     "plot_classes": f"{_PLOTS}.classes",
     "plot_frontier": f"{_PLOTS}.frontier",
     "plot_sweep": f"{_PLOTS}.sweep",
+    "read_snapshot": "memsched.readers.snapshot",
     "trace": "memsched.show.trace",
     "write_report": "memsched.show.report",
     "write_sweep_report": "memsched.show.report",

@@ -133,8 +133,28 @@ class Chain:
     __hash__: typing.ClassVar[None]  # type: ignore[assignment]
 
     @staticmethod
+    def from_csv(
+        path: str | os.PathLike[str],
+        *,
+        name: str | None = None,
+        resident: _Number | str = 0,
+        provenance: _Document | None = None,
+    ) -> Chain:
+        """Reads a CSV file with a row per stage; the first row is the network's input, and has no times."""
+
+    @staticmethod
+    def from_frame(
+        frame: typing.Any, *, name: str | None = None, resident: _Number | str = 0, provenance: _Document | None = None
+    ) -> Chain:
+        """The same of a data frame of pandas or polars, or of a dict of columns."""
+
+    @staticmethod
     def from_json(source: _Document | str | os.PathLike[str]) -> Chain:
         """Reads the JSON form from a dict, a JSON text or the path of a file."""
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Chain:
+        """Reads a file that `save` wrote."""
 
     def __eq__(self, other: object) -> bool: ...
     def __getstate__(self) -> _Document: ...
@@ -154,9 +174,15 @@ class Chain:
         name: str | None = None,
         provenance: _Document | None = None,
     ) -> None: ...
+    def __len__(self) -> int:
+        """Number of stages."""
+
     def __reduce__(self) -> tuple[typing.Any, tuple[type], typing.Any]: ...
     def __repr__(self) -> str: ...
     def __setstate__(self, arg0: _Document) -> None: ...
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the JSON form to a file, which is replaced as a whole."""
+
     def to_json(self) -> _Document:
         """The JSON form as a dict; from_json reads it back equal."""
 
@@ -235,6 +261,32 @@ class Graph:
     def from_json(source: _Document | str | os.PathLike[str]) -> Graph:
         """Reads the JSON form from a dict, a JSON text or the path of a file."""
 
+    @staticmethod
+    def from_networkx(
+        digraph: typing.Any,
+        *,
+        name: str | None = None,
+        batch: _Number | None = None,
+        resident: _Number | str | None = None,
+    ) -> Graph:
+        """Makes a graph of a networkx.DiGraph, whose nodes are ops with `time` and `size`."""
+
+    @staticmethod
+    def from_onnx(
+        source: typing.Any,
+        *,
+        device: str = "v100",
+        dims: typing.Mapping[str, int] | None = None,
+        times: typing.Mapping[str, typing.Any] | None = None,
+        batch: _Number | None = None,
+        name: str | None = None,
+    ) -> Graph:
+        """Makes the graph of a training step of an ONNX model, its backward by a stated rule."""
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Graph:
+        """Reads a file that `save` wrote."""
+
     def __eq__(self, other: object) -> bool: ...
     def __getstate__(self) -> _Document: ...
     def __init__(
@@ -249,6 +301,9 @@ class Graph:
     def __reduce__(self) -> tuple[typing.Any, tuple[type], typing.Any]: ...
     def __repr__(self) -> str: ...
     def __setstate__(self, arg0: _Document) -> None: ...
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the JSON form to a file, which is replaced as a whole."""
+
     def to_json(self) -> _Document:
         """The JSON form as a dict; from_json reads it back equal."""
 
@@ -273,24 +328,24 @@ class Device:
 
     Parameters
     ----------
-    memory : int
-        Bytes, > 0.
-    bandwidth : float, optional
-        Bytes per second in both directions; 0 means no link (the default), inf a free one.
-    d2h, h2d : float, optional
+    memory : int or str
+        Bytes, > 0; or a text such as "16GiB". So are the other quantities.
+    bandwidth : float or str, optional
+        Bytes per second, such as "12GB/s", in both directions; 0 means no link (the default), inf a free one.
+    d2h, h2d : float or str, optional
         Bytes per second from device to host and back, instead of `bandwidth`.
     duplex : bool
         Whether both directions work at the same time; otherwise the link carries one transfer at a time.
-    latency : float
-        Seconds added to every transfer.
-    host_memory : int, optional
+    latency : float or str
+        Seconds added to every transfer, such as "10us".
+    host_memory : int or str, optional
         Bytes of host memory for offloaded tensors; None: unlimited.
 
     Examples
     --------
     >>> import memsched as ms
-    >>> ms.Device(16e9, 12e9).d2h
-    12000000000.0
+    >>> ms.Device("16GB", "12GB/s") == ms.Device(16e9, 12e9)
+    True
     """
 
     __hash__: typing.ClassVar[None]  # type: ignore[assignment]
@@ -299,22 +354,29 @@ class Device:
     def from_json(source: _Document | str | os.PathLike[str]) -> Device:
         """Reads the JSON form from a dict, a JSON text or the path of a file."""
 
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Device:
+        """Reads a file that `save` wrote."""
+
     def __eq__(self, other: object) -> bool: ...
     def __getstate__(self) -> _Document: ...
     def __init__(
         self,
-        memory: _Number,
-        bandwidth: _Number | None = None,
-        d2h: _Number | None = None,
-        h2d: _Number | None = None,
+        memory: _Number | str,
+        bandwidth: _Number | str | None = None,
+        d2h: _Number | str | None = None,
+        h2d: _Number | str | None = None,
         duplex: bool = False,
-        latency: _Number = 0.0,
-        host_memory: _Number | None = None,
+        latency: _Number | str = 0.0,
+        host_memory: _Number | str | None = None,
         name: str | None = None,
     ) -> None: ...
     def __reduce__(self) -> tuple[typing.Any, tuple[type], typing.Any]: ...
     def __repr__(self) -> str: ...
     def __setstate__(self, arg0: _Document) -> None: ...
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the JSON form to a file, which is replaced as a whole."""
+
     def to_json(self) -> _Document:
         """The JSON form as a dict; from_json reads it back equal."""
 
@@ -373,6 +435,10 @@ class Schedule:
     def from_json(source: _Document | str | os.PathLike[str]) -> Schedule:
         """Reads the JSON form from a dict, a JSON text or the path of a file."""
 
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Schedule:
+        """Reads a file that `save` wrote."""
+
     def __eq__(self, other: object) -> bool: ...
     def __getstate__(self) -> _Document: ...
     def __init__(
@@ -390,6 +456,9 @@ class Schedule:
     def __reduce__(self) -> tuple[typing.Any, tuple[type], typing.Any]: ...
     def __repr__(self) -> str: ...
     def __setstate__(self, arg0: _Document) -> None: ...
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the JSON form to a file, which is replaced as a whole."""
+
     def to_json(self) -> _Document:
         """The JSON form as a dict; from_json reads it back equal."""
 

@@ -5,20 +5,33 @@ from __future__ import annotations
 import sys
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from memsched import _core
 from memsched._core import Device, Graph, Schedule, Timeline
 from memsched.arena.placement import Placement
+from memsched.arena.residency import buffers_of, placement_of
 from memsched.errors import InvalidInputError, ScheduleError, shown
 from memsched.problems.bounds import BOUND_ON, bound_of, covered
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem, check_kinds, graph_of, largest_graph, problem_from, simulate
 from memsched.support import checks
-from memsched.support.documents import Document, Source, check_keys, check_plain, read_device, read_document, read_plan
+from memsched.support.documents import (
+    Document,
+    Saved,
+    Source,
+    check_keys,
+    check_plain,
+    read_device,
+    read_document,
+    read_plan,
+)
+from memsched.support.views import Columns, Drawn, Printed, Tabular
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _FORMATS = ("memsched-result/1", "memsched-result/2")
 _ROUNDING = 1e-9  # relative, between sums computed on different machines
@@ -41,8 +54,11 @@ def _own(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(Saved, Tabular, Drawn, Printed):
     """A plan and its figures.
+
+    `print` gives a summary; `plot` draws it as `memsched.plot` does; `to_pandas` and `to_polars` give a row for each
+    step of the schedule: kind, name (of the op or tensor), start and end (seconds).
 
     Attributes
     ----------
@@ -163,7 +179,7 @@ class Result:
         return document
 
     @classmethod
-    def from_json(cls, source: Source) -> Result:
+    def from_json(cls, source: Source) -> Self:
         """Read `memsched-result/2`, or /1, from a dict, a JSON text or the path of a file.
 
         What can be derived is not trusted: the schedule is simulated again and the bound derived again. The planner,
@@ -204,6 +220,18 @@ class Result:
         if said is not found.optimal and not (old and said):
             raise ScheduleError(f"optimal of the result is {said!r}; its makespan and lower_bound say otherwise")
         return found
+
+    def _columns(self) -> Columns:
+        phases = {op["name"]: {"fwd": "forward"}.get(op["phase"], "backward") for op in self.graph.ops}
+        kinds, names = [], []
+        for step in self.schedule.steps:
+            verb = next(verb for verb in ("run", "offload", "prefetch", "free") if verb in step)
+            names.append(step[verb])
+            kinds.append(verb if verb != "run" else phases[step[verb]])
+            if verb == "run":
+                phases[step[verb]] = "recompute"
+        times = {"start": (float, self.timeline.start.tolist()), "end": (float, self.timeline.end.tolist())}
+        return {"kind": (str, kinds), "name": (str, names), **times}
 
     def __repr__(self) -> str:
         return (
@@ -262,17 +290,16 @@ def _placement(document: Document, read: Document) -> Placement:
         raise type(error)(f"placement of the result: {error}") from error
     schedule, problem = read["schedule"], read["problem"]
     graph = largest_graph(problem, schedule)
-    names = [tensor["name"] for tensor in graph.tensors]
-    tensor, start, end, size, _, offset = (column.tolist() for column in _core.residency(graph, schedule))
-    held = list(zip((names[t] if t >= 0 else None for t in tensor), start, end, size, strict=True))
-    buffers = [(one.name, one.start, one.end, one.size) for one in placement.buffers]
+    buffers, held = (
+        [(one.name, one.start, one.end, one.size) for one in listed]
+        for listed in (placement.buffers, buffers_of(schedule, graph))
+    )
     if buffers != held:
         different = (k for k, (one, other) in enumerate(zip(buffers, held, strict=False)) if one != other)
         k = next(different, min(len(buffers), len(held)))
         raise ScheduleError(f"buffers[{k}] of the placement is not a buffer of the schedule; place the result again")
-    if schedule.memory == "contiguous" and list(placement.offsets) != offset:
-        k = next(k for k, (one, other) in enumerate(zip(placement.offsets, offset, strict=True)) if one != other)
-        raise ScheduleError(
-            f"offsets[{k}] of the placement is {placement.offsets[k]}, in the schedule it is {offset[k]}"
-        )
+    own = placement_of(schedule, graph)
+    for k, (said, offset) in enumerate(zip(placement.offsets, own.offsets, strict=True) if own is not None else ()):
+        if said != offset:
+            raise ScheduleError(f"offsets[{k}] of the placement is {said}, in the schedule it is {offset}")
     return placement

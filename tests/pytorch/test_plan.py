@@ -406,7 +406,7 @@ def test_too_little_host_memory_is_an_error_before_the_step(model: nn.Sequential
         ({"budget": "6 apples"}, "budget is '6 apples'"),
         ({"budget": -5}, "budget is -5"),
         ({"device": "abacus"}, "abacus"),
-        ({"planner": "oracle"}, "'oracle'; it must be auto or one of"),
+        ({"planner": "oracle"}, "'oracle'; it must be one of auto"),
         ({"planner": "rotor"}, "rotor plans a Chain"),
         ({"optimizer": "adam"}, "'adam'; give a torch.optim.Optimizer"),
         ({"optimizer": -1}, "optimizer is -1"),

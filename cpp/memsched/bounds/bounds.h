@@ -47,8 +47,4 @@ class GraphBounds {
     Bytes resident_, least_;
 };
 
-inline Bounds lower_bounds(const Graph& graph, const Device& device, Bytes budget) {
-    return GraphBounds(graph).on(device, budget);
-}
-
 } // namespace memsched

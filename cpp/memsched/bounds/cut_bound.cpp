@@ -75,9 +75,7 @@ Seconds RetentionCurve::time_of(const Retention::Point& line) const {
 
 RetentionCurve::RetentionCurve(const Graph& graph, OpId p, Retention::Order order, const Device& device, Bytes capacity,
                                Seconds total)
-    : retention_(graph, p, order), device_(device), capacity_(capacity), total_(total) {
-    best_.seconds = total;
-}
+    : retention_(graph, p, order), device_(device), capacity_(capacity), total_(total), best_{total} {}
 
 void RetentionCurve::ask(Seconds price, Pace& pace) {
     const Retention::Point point = retention_.cheapest(price, pace);
@@ -85,10 +83,6 @@ void RetentionCurve::ask(Seconds price, Pace& pace) {
     if (seconds > best_.seconds) {
         best_ = {seconds, retention_.op(), price}; // as asked, so that the same flow is found again
     }
-    add(point);
-}
-
-void RetentionCurve::add(const Retention::Point& point) {
     points_.insert(std::ranges::lower_bound(points_, point.price, {}, &Retention::Point::price), point);
 }
 
@@ -100,7 +94,7 @@ const CutBound& RetentionCurve::refine(int most, const CutBound& known, Pace& pa
     if (points_.empty()) {
         const double typical = (retention_.before() + retention_.after()) / static_cast<double>(retention_.needed());
         const Seconds lowest = typical * 1e-4;
-        add({lowest * static_cast<double>(retention_.needed()), lowest, 0, retention_.needed()}); // all can be held
+        points_ = {{lowest * static_cast<double>(retention_.needed()), lowest, 0, retention_.needed()}}; // all is held
         ask(typical * 1e6, pace);
         --most;
     }
@@ -171,29 +165,27 @@ CutBound cut_bound(const Graph& graph, const Device& device, Bytes budget, const
     int ticks = 0;
     const Progress limited{[&](double fraction) { return progress.tick(fraction) || ++ticks > most_ticks; }};
     Pace pace(limited);
-    std::map<std::size_t, CutBound> asked; // by index into full
+    std::map<std::size_t, Seconds> asked; // by index into full
     std::unique_ptr<RetentionCurve> best_curve;
     const auto ask = [&](std::size_t k, int most) {
-        const auto [place, anew] = asked.try_emplace(k);
-        if (anew) {
-            auto curve =
-                std::make_unique<RetentionCurve>(graph, full[k], Retention::Order::any, device, capacity, total);
-            const auto keep = [&] {
-                place->second = curve->best();
-                if (place->second.seconds > best.seconds) {
-                    best = place->second;
-                    best_curve = std::move(curve);
-                }
-            };
-            try {
-                curve->refine(most, best, pace);
-            } catch (const Stopped&) {
-                keep();
-                throw;
-            }
-            keep();
+        if (asked.contains(k)) {
+            return;
         }
-        return place->second.seconds;
+        auto curve = std::make_unique<RetentionCurve>(graph, full[k], Retention::Order::any, device, capacity, total);
+        bool stopped = false;
+        try {
+            curve->refine(most, best, pace);
+        } catch (const Stopped&) { // what it has is valid
+            stopped = true;
+        }
+        asked[k] = curve->best().seconds;
+        if (asked[k] > best.seconds) {
+            best = curve->best();
+            best_curve = std::move(curve);
+        }
+        if (stopped) {
+            throw Stopped{};
+        }
     };
     try {
         constexpr std::size_t coarse = 16;
@@ -204,7 +196,7 @@ CutBound cut_bound(const Graph& graph, const Device& device, Bytes budget, const
         }
         // Between the best one and its neighbours, in halves.
         for (int round = 0; round < 24; ++round) {
-            const auto top = std::ranges::max_element(asked, {}, [](const auto& one) { return one.second.seconds; });
+            const auto top = std::ranges::max_element(asked, {}, [](const auto& one) { return one.second; });
             const std::size_t left = top == asked.begin() ? top->first : std::prev(top)->first;
             const std::size_t right = std::next(top) == asked.end() ? top->first : std::next(top)->first;
             const std::size_t middle = top->first;

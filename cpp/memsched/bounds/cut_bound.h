@@ -30,7 +30,6 @@ class RetentionCurve {
 
   private:
     void ask(Seconds price, Pace& pace);
-    void add(const Retention::Point& point);
     Seconds time_of(const Retention::Point& line) const;
 
     Retention retention_;

@@ -1,7 +1,5 @@
 #include "memsched/bounds/instants.h"
 
-#include "memsched/model/readers.h"
-
 #include <algorithm>
 #include <bit>
 

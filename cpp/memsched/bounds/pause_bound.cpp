@@ -74,10 +74,7 @@ std::vector<OpId> passes(const Graph& graph) {
 // writer runs again, for which its own reads must be there likewise. A search by cost.
 Seconds least_pause(const Graph& graph, OpId op, const Device& device, Bytes capacity, std::int64_t& work, Pace& pace) {
     const Op &own = graph.op(op), &next = graph.op(op + 1);
-    Bytes room = capacity - least_run(graph, own).bytes;
-    for (const TensorId t : own.reads) {
-        room -= graph.tensor(t).bytes;
-    }
+    const Bytes room = capacity - least_run(graph, own).bytes - bytes_of(graph, own.reads);
     const auto earlier = [&](TensorId one, TensorId other) {
         return std::pair(graph.writer(one), one) < std::pair(graph.writer(other), other);
     };
@@ -116,7 +113,7 @@ Seconds least_pause(const Graph& graph, OpId op, const Device& device, Bytes cap
         if (device.d2h > 0 && device.h2d > 0) {
             add(state.link + static_cast<double>(bytes) / device.h2d, state.runs, state.held, state.wanted);
         }
-        if (const OpId writer = graph.writer(tensor); writer >= 0 && !graph.op(writer).once) {
+        if (const OpId writer = graph.writer(tensor); graph.repeatable(tensor)) {
             const Op& again = graph.op(writer);
             std::erase_if(state.wanted, [&](TensorId t) { return graph.writer(t) == writer; });
             want(state.wanted, again.reads);

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <numeric>
 #include <vector>
 
 namespace memsched {
@@ -68,25 +67,20 @@ class Rerun {
     std::vector<Runs> sums_; // a tree as in a heap: entry k has the sums of 2 k and 2 k + 1
 };
 
-// One instant, the start of p.
-struct Question {
-    double missing = 0;                       // bytes to bring back
-    Seconds before = 0, after = 0, total = 0; // compute time
-};
-
-// The best share of the link: its time grows with the share, while the time of recomputation falls. At most `enough`,
-// if that makes no difference.
-Seconds cheapest(const Question& p, const Rerun& rerun, const Device& device, Seconds enough) {
+// The best share of the link to bring back the missing bytes: its time grows with the share, while the time of
+// recomputation falls. At most `enough`, if that makes no difference. total: compute time.
+Seconds cheapest(const Instants::Instant& p, double missing, Seconds total, const Rerun& rerun, const Device& device,
+                 Seconds enough) {
     const bool linked = device.d2h > 0 && device.h2d > 0;
     const auto link = [&](double bytes) {
         const Seconds out = bytes / device.d2h, in = bytes / device.h2d;
         return std::max({out + in, p.before + in, out + p.after});
     };
-    const auto compute = [&](double bytes) { return p.total + rerun.time(p.missing - bytes); };
+    const auto compute = [&](double bytes) { return total + rerun.time(missing - bytes); };
     if (!linked) {
         return compute(0);
     }
-    double low = 0, high = p.missing;
+    double low = 0, high = missing;
     if (link(high) <= std::max(enough, compute(high)) || compute(low) <= enough) {
         return enough;
     }
@@ -94,7 +88,7 @@ Seconds cheapest(const Question& p, const Rerun& rerun, const Device& device, Se
         const double middle = (low + high) / 2;
         (link(middle) < compute(middle) ? low : high) = middle;
     }
-    return std::max(p.total, link(low) < compute(low) ? std::max(link(low), compute(high)) : compute(high));
+    return std::max(total, link(low) < compute(low) ? std::max(link(low), compute(high)) : compute(high));
 }
 
 // The `count` instants at which the plain run holds most, in order.
@@ -109,14 +103,11 @@ std::vector<std::size_t> fullest(std::vector<std::size_t> instants, std::size_t 
 // The largest value over the instants, at least the sum of all times.
 Seconds largest(const Instants& instants, const std::vector<Bytes>& spare, const Device& device, Pace& pace) {
     const std::vector<Instants::Runs>& runs = instants.runs();
-    std::vector<std::size_t> order(runs.size()), rank(runs.size());
-    std::iota(order.begin(), order.end(), std::size_t{0});
-    std::ranges::sort(order, [&](std::size_t one, std::size_t other) {
-        return runs[one].time * runs[other].bytes < runs[other].time * runs[one].bytes;
+    std::vector<std::int32_t> order = all_ids(runs.size());
+    std::ranges::sort(order, [&](std::int32_t one, std::int32_t other) {
+        return runs[at(one)].time * runs[at(other)].bytes < runs[at(other)].time * runs[at(one)].bytes;
     });
-    for (std::size_t k = 0; k < order.size(); ++k) {
-        rank[order[k]] = k;
-    }
+    const std::vector<std::int32_t> rank = inverse(order);
     Rerun rerun(runs.size());
     Seconds bound = instants.total();
     std::size_t done = 0;
@@ -124,19 +115,19 @@ Seconds largest(const Instants& instants, const std::vector<Bytes>& spare, const
         const std::size_t first = done;
         for (; done < p.changes; ++done) {
             const auto& [piece, there] = instants.changes()[done];
-            rerun.put(rank[piece], there ? runs[piece] : Instants::Runs{});
+            rerun.put(at(rank[piece]), there ? runs[piece] : Instants::Runs{});
         }
         if (rerun.many(done - first)) {
             rerun.rebuild();
         } else {
             for (std::size_t k = first; k < done; ++k) {
-                rerun.update(rank[instants.changes()[k].piece]);
+                rerun.update(at(rank[instants.changes()[k].piece]));
             }
         }
         pace.spend(static_cast<std::int64_t>(1000 + 8 * (done - first)));
         const double missing = p.beside - static_cast<double>(spare[p.op]);
         if (missing > 0) {
-            bound = std::max(bound, cheapest({missing, p.before, p.after, instants.total()}, rerun, device, bound));
+            bound = std::max(bound, cheapest(p, missing, instants.total(), rerun, device, bound));
         }
     }
     return bound;
@@ -160,8 +151,8 @@ Seconds recompute_bound(const Graph& graph, const Device& device, Bytes budget, 
     }
     Pace pace(progress);
     Instants instants(graph);
-    for (std::size_t done = instants.scan(ops, most_steps, pace); done < ops.size();
-         done = instants.scan(ops, most_steps, pace)) {
+    std::size_t done = 0;
+    while ((done = instants.scan(ops, most_steps, pace)) < ops.size()) {
         ops = fullest(std::move(ops), done / 2, lifetimes.usage);
     }
     return largest(instants, spare, device, pace);

@@ -49,12 +49,8 @@ Retention::Retention(const Graph& graph, OpId p, Order order)
         before_ += side[op] == Side::earlier ? fastest(graph.ops()[op]).time : 0;
         after_ += side[op] == Side::later ? fastest(graph.ops()[op]).time : 0;
     }
-    std::vector<std::uint8_t> fixed(graph.tensors().size(), 0);
-    for (const TensorId t : graph.op(p).reads) {
-        reads_ += fixed[at(t)] ? 0 : graph.tensor(t).bytes;
-        fixed[at(t)] = 1;
-    }
-    needed_ = reads_;
+    const std::vector<std::uint8_t> fixed = flags_of(graph.tensors().size(), graph.op(p).reads);
+    needed_ = reads_ = bytes_of(graph, graph.op(p).reads);
     find_own();
 
     // Nodes: 0 the source, 1 the sink, one for each tensor (wanted on the source's side), and one for each op (it runs
@@ -110,17 +106,11 @@ Retention::Retention(const Graph& graph, OpId p, Order order)
 
 void Retention::find_own() {
     const Op& op = graph_.op(p_);
-    const Bytes writes = written_bytes(graph_, op);
-    Bytes tape = 0;
-    bool wanted = false;
-    for (const TensorId t : op.tape) {
-        tape += graph_.tensor(t).bytes;
-        wanted = wanted || graph_.read(t);
-    }
-    own_ = writes + workspace(op, baseline(op), false);
+    const bool wanted = std::ranges::any_of(op.tape, [&](TensorId t) { return graph_.read(t); });
+    own_ = run_bytes(graph_, op, false, baseline(op));
     if (!op.tape.empty() && !(wanted && op.once)) {
         for (int choice = 0; choice < static_cast<int>(op.choices.size()); ++choice) {
-            own_ = std::min(own_, writes - tape + workspace(op, choice, true));
+            own_ = std::min(own_, run_bytes(graph_, op, true, choice));
         }
     }
 }
@@ -153,10 +143,7 @@ Retention::Point Retention::cheapest(Seconds price, Pace& pace) {
     wanted_ = cut_.reached_from(0);
     Point found;
     found.price = per_byte / per_second;
-    found.held = reads_;
-    for (const TensorId t : held()) {
-        found.held += graph_.tensor(t).bytes;
-    }
+    found.held = reads_ + bytes_of(graph_, held());
     for (const OpId op : again()) {
         found.again += fastest(graph_.op(op)).time;
     }

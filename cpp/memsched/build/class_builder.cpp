@@ -1,7 +1,5 @@
 #include "memsched/build/class_builder.h"
 
-#include "memsched/model/readers.h"
-
 #include <algorithm>
 #include <limits>
 
@@ -63,7 +61,7 @@ void ClassBuilder::reset(std::span<const MapClass> classes, Bytes capacity) {
     ran_.assign(graph_.ops().size(), 0);
     outline_.events.clear();
     scarce_ = false;
-    yielding_.clear();
+    yielding_ = {};
     passing_.clear();
     order_.clear();
     repeated_ = brought_ = 0;
@@ -78,8 +76,7 @@ void ClassBuilder::arrive(TensorId tensor) {
 
 void ClassBuilder::may_yield(TensorId tensor) {
     if (scarce_ && fact(tensor).map && state(tensor).here && state(tensor).kind != MapClass::keep) {
-        yielding_.push_back({next_use(tensor), fact(tensor).bytes, tensor});
-        std::push_heap(yielding_.begin(), yielding_.end());
+        yielding_.push({next_use(tensor), fact(tensor).bytes, tensor});
     }
 }
 
@@ -144,9 +141,8 @@ bool ClassBuilder::make_room(Bytes bytes) {
         std::ranges::for_each(maps_, [this](TensorId t) { may_yield(t); });
     }
     while (live_ + bytes > capacity_ && !yielding_.empty()) {
-        std::pop_heap(yielding_.begin(), yielding_.end());
-        const Yielding latest = yielding_.back();
-        yielding_.pop_back();
+        const Yielding latest = yielding_.top();
+        yielding_.pop();
         if (!state(latest.tensor).here || latest.use != next_use(latest.tensor)) {
             continue;
         }
@@ -157,8 +153,7 @@ bool ClassBuilder::make_room(Bytes bytes) {
         }
     }
     for (const Yielding& one : locked_) {
-        yielding_.push_back(one);
-        std::push_heap(yielding_.begin(), yielding_.end());
+        yielding_.push(one);
     }
     locked_.clear();
     return has_room(bytes);

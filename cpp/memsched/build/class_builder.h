@@ -8,6 +8,7 @@
 #include "memsched/support/id_lists.h"
 
 #include <functional>
+#include <queue>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -106,11 +107,11 @@ class ClassBuilder {
     int depth_ = 0;            // of nested runs
     std::vector<State> state_;
     std::vector<std::uint8_t> ran_;
-    bool scarce_ = false;            // whether room had to be made; then the heap is kept:
-    std::vector<Yielding> yielding_; // maps on the device that may be dropped; stale entries are skipped
-    std::vector<Yielding> locked_;   // of these, maps that may not be dropped now
-    std::vector<TensorId> order_;    // in which the ops that run now bring what they read, one after the other
-    std::vector<TensorId> passing_;  // brought back for the current op, perhaps for it only
+    bool scarce_ = false;                    // whether room had to be made; then the heap is kept:
+    std::priority_queue<Yielding> yielding_; // maps on the device that may be dropped; stale entries are skipped
+    std::vector<Yielding> locked_;           // of these, maps that may not be dropped now
+    std::vector<TensorId> order_;            // in which the ops that run now bring what they read, one after the other
+    std::vector<TensorId> passing_;          // brought back for the current op, perhaps for it only
     Outline outline_;
 };
 

@@ -1,10 +1,10 @@
 #include "memsched/build/gap_builder.h"
 
+#include "memsched/build/free_early.h"
 #include "memsched/model/lifetimes.h"
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 
 namespace memsched {
 namespace {
@@ -42,8 +42,7 @@ GapBuilder::GapBuilder(const Graph& graph, const Device& device, const Progress&
         const Tensor& tensor = graph.tensors()[t];
         const auto id = static_cast<TensorId>(t);
         known.bytes = tensor.bytes;
-        known.again = graph.writer(id) >= 0 && !graph.op(graph.writer(id)).once;
-        known.result = !graph.read(id) && !graph.taped(id) && !tensor.source();
+        known.result = graph.is_result(id);
         known.stays = known.result || (tensor.role == Role::weight && !graph.read(id));
         known.first_gap = static_cast<std::int32_t>(gaps_.size());
         if (last[t] + 1 < ops && (graph.read(id) || known.result)) {
@@ -114,7 +113,7 @@ bool GapBuilder::bring(TensorId tensor) {
         return true;
     }
     if (!state(tensor).on_host) {
-        return fact(tensor).again && run(graph_.writer(tensor), tensor);
+        return graph_.repeatable(tensor) && run(graph_.writer(tensor), tensor);
     }
     if (!make_room(fact(tensor).bytes)) {
         return false;
@@ -190,9 +189,7 @@ bool GapBuilder::run_op(OpId id, TensorId wanted) {
     }
     const auto locked = [&](TensorId t) { return state(t).here && state(t).locks > 0; };
     bool skip = skips_tape(op, wanted, std::ranges::any_of(op.tape, locked) ? now_ + 1 : Wanted::never);
-    const auto written = [&](TensorId t) {
-        return !skip || std::find(op.tape.begin(), op.tape.end(), t) == op.tape.end();
-    };
+    const auto written = [&](TensorId t) { return !skip || !graph_.taped(t); };
     for (const TensorId t : op.writes) {
         if (state(t).here && written(t)) { // another output of an op that runs again
             if (state(t).locks > 0) {
@@ -279,34 +276,16 @@ bool GapBuilder::pass() {
 
 // What leaves could have left right after it was last used.
 void GapBuilder::advance_events() {
-    std::vector<PlanEvent>& events = outline_.events;
-    touched_.assign(facts_.size(), 0);
-    anchors_.resize(events.size());
-    std::vector<std::int32_t> count(events.size() + 2, 0);
-    for (std::size_t k = 0; k < events.size(); ++k) {
-        const PlanEvent& event = events[k];
-        auto here = static_cast<std::int32_t>(k) + 1;
-        if (event.what == PlanEvent::run) {
-            const Op& op = graph_.op(event.id);
-            for (const auto* side : {&op.reads, &op.writes}) {
-                for (const TensorId t : *side) {
-                    touched_[at(t)] = here;
-                }
-            }
-        } else if (event.what == PlanEvent::fetch) {
-            touched_[at(event.id)] = here;
-        } else {
-            here = touched_[at(event.id)];
-        }
-        anchors_[k] = here;
-        ++count[at(here) + 1];
+    const auto verb = [](const PlanEvent& event) {
+        return event.what == PlanEvent::run     ? Verb::run
+               : event.what == PlanEvent::fetch ? Verb::prefetch
+                                                : Verb::free; // an offload, too
+    };
+    events_.clear();
+    for (const std::int32_t k : free_early(graph_, outline_.events, verb)) {
+        events_.push_back(outline_.events[at(k)]);
     }
-    std::partial_sum(count.begin(), count.end(), count.begin());
-    events_.resize(events.size());
-    for (std::size_t k = 0; k < events.size(); ++k) {
-        events_[at(count[at(anchors_[k])]++)] = events[k];
-    }
-    events.swap(events_);
+    outline_.events.swap(events_);
 }
 
 bool GapBuilder::build(std::span<const MapClass> classes, std::span<const float> weights, const Eviction& eviction,

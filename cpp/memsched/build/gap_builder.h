@@ -38,8 +38,6 @@ class GapBuilder {
     GapBuilder(const Graph& graph, const Device& device, const Progress& progress);
 
     const std::vector<Gap>& gaps() const { return gaps_; }
-    // Whether a tensor may be freed for its writer to run again.
-    bool recomputable(TensorId tensor) const { return fact(tensor).again; }
 
     // Fills `list`; false if something has no room in `capacity` bytes (resident excluded). classes: one per gap; what
     // is to be kept may still go when memory is short. weights: of the prices, by tensor; empty: all 1. Throws Stopped
@@ -53,7 +51,6 @@ class GapBuilder {
         Bytes bytes = 0;
         std::int32_t first_gap = -1; // index into gaps_; they are in the order of their ops
         std::int32_t gaps = 0;
-        bool again = false;  // its writer may run again
         bool stays = false;  // never freed for good, as in the plain run: no op reads it
         bool result = false; // written, and no op reads it
         bool small = false;  // it makes hardly any room
@@ -126,8 +123,7 @@ class GapBuilder {
     // Of many large ones, those with the least score when this list was made, and those that were touched since.
     std::vector<TensorId> shortlist_;
     std::vector<std::pair<double, TensorId>> scores_;
-    std::int64_t still_good_ = 0;                 // for so many choices
-    std::vector<std::int32_t> touched_, anchors_; // by tensor, and by event: see advance_events
+    std::int64_t still_good_ = 0; // for so many choices
     std::vector<PlanEvent> events_;
     Outline outline_;
 };

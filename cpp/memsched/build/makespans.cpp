@@ -35,15 +35,12 @@ std::vector<Seconds> offload_set_makespans(const Graph& graph, const Device& dev
     const Bytes capacity = std::min(budget, device.memory) - graph.resident();
     Simulator simulator(graph, device, budget);
     std::vector<Seconds> makespans(count, Simulator::illegal);
-    std::vector<std::uint8_t> travels(width);
     StepList list;
     for (std::size_t r = 0; r < count; ++r) {
         if (progress.tick(static_cast<double>(r) / static_cast<double>(count))) {
             break;
         }
-        travels.assign(rows.begin() + static_cast<std::ptrdiff_t>(r * width),
-                       rows.begin() + static_cast<std::ptrdiff_t>((r + 1) * width));
-        if (!builder.build(travels, capacity, rule, list)) {
+        if (!builder.build(rows.subspan(r * width, width), capacity, rule, list)) {
             continue;
         }
         const Seconds makespan = simulator.makespan(list);

@@ -1,9 +1,9 @@
 #include "memsched/build/set_builder.h"
 
 #include "memsched/support/errors.h"
+#include "memsched/support/id_lists.h"
 
 #include <algorithm>
-#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -25,10 +25,13 @@ SetBuilder::SetBuilder(const Graph& graph) : graph_(graph), lifetimes_(graph), p
 
     // By op, and for each op by kind of event, in the order of PlanEvent::What; offloads of inputs come before the
     // first op.
-    const std::size_t ops = graph.ops().size();
-    const auto each = [&](const auto& happens) {
-        for (std::size_t op = 0; op < ops; ++op) {
-            happens(static_cast<OpId>(op), PlanEvent::run, static_cast<OpId>(op));
+    outline_.runs = all_ids(graph.ops().size());
+    const IdLists slots(4 * (outline_.runs.size() + 1), [&](const auto& put) {
+        const auto happens = [&](OpId op, PlanEvent::What what, std::int32_t id) {
+            put(4 * at(op + 1) + static_cast<std::size_t>(what), id);
+        };
+        for (const OpId op : outline_.runs) {
+            happens(op, PlanEvent::run, op);
         }
         for (const TensorId t : movable_) {
             happens(l.birth[at(t)], PlanEvent::offload, t);
@@ -39,19 +42,16 @@ SetBuilder::SetBuilder(const Graph& graph) : graph_(graph), lifetimes_(graph), p
                 happens(l.last_use[t], PlanEvent::free, static_cast<TensorId>(t));
             }
         }
-    };
-    const auto slot = [](OpId op, PlanEvent::What what) { return 4 * at(op + 1) + static_cast<std::size_t>(what); };
-    std::vector<std::size_t> next(4 * (ops + 1) + 1, 0); // position of the next event of each slot
-    each([&](OpId op, PlanEvent::What what, std::int32_t) { ++next[slot(op, what) + 1]; });
-    std::partial_sum(next.begin(), next.end(), next.begin());
-    outline_.events.resize(next.back());
-    each([&](OpId op, PlanEvent::What what, std::int32_t id) { outline_.events[next[slot(op, what)]++] = {what, id}; });
-    outline_.runs.resize(ops);
-    std::iota(outline_.runs.begin(), outline_.runs.end(), 0);
+    });
+    for (std::size_t slot = 0; slot < slots.size(); ++slot) {
+        for (const std::int32_t id : slots[slot]) {
+            outline_.events.push_back({static_cast<PlanEvent::What>(slot % 4), id});
+        }
+    }
 }
 
 // Computes the outline's usage and fetches. False if some run has no room.
-bool SetBuilder::leave(const std::vector<std::uint8_t>& travels, Bytes capacity) {
+bool SetBuilder::leave(std::span<const std::uint8_t> travels, Bytes capacity) {
     std::vector<Bytes>& usage = outline_.usage;
     usage.assign(lifetimes_.usage.size(), 0); // as differences first
     outline_.fetches.clear();
@@ -79,8 +79,7 @@ bool SetBuilder::leave(const std::vector<std::uint8_t>& travels, Bytes capacity)
     return true;
 }
 
-bool SetBuilder::build(const std::vector<std::uint8_t>& travels, Bytes capacity, const FetchRule& rule,
-                       StepList& list) {
+bool SetBuilder::build(std::span<const std::uint8_t> travels, Bytes capacity, const FetchRule& rule, StepList& list) {
     return leave(travels, capacity) && places_.list(outline_, capacity, rule, travels, list);
 }
 

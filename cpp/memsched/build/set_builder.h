@@ -5,6 +5,7 @@
 #include "memsched/model/lifetimes.h"
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace memsched {
@@ -22,10 +23,10 @@ class SetBuilder {
 
     // Fills `list`. travels has one entry per tensor; capacity is in bytes, resident excluded. False if some run has no
     // room whatever the timing.
-    bool build(const std::vector<std::uint8_t>& travels, Bytes capacity, const FetchRule& rule, StepList& list);
+    bool build(std::span<const std::uint8_t> travels, Bytes capacity, const FetchRule& rule, StepList& list);
 
   private:
-    bool leave(const std::vector<std::uint8_t>& travels, Bytes capacity);
+    bool leave(std::span<const std::uint8_t> travels, Bytes capacity);
 
     const Graph& graph_;
     Lifetimes lifetimes_;

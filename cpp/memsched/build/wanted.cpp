@@ -1,10 +1,7 @@
 #include "memsched/build/wanted.h"
 
-#include "memsched/model/readers.h"
-
 #include <algorithm>
 #include <bit>
-#include <functional>
 
 namespace memsched {
 namespace {
@@ -45,11 +42,10 @@ void Wanted::reset(OpId last) {
         cost_[op] = own(static_cast<OpId>(op));
     }
     demand_.assign(graph_.ops().size(), never);
-    std::ranges::for_each(crowds_, &Crowd::clear);
+    std::ranges::fill(crowds_, Crowd{});
     for (Due* due : {&costs_, &demands_}) {
         std::ranges::fill(due->bits, 0);
-        due->low = due->bits.size();
-        due->high = 0;
+        due->settled();
     }
 }
 
@@ -70,27 +66,22 @@ OpId Wanted::least_demand(TensorId tensor) {
         return found;
     }
     Crowd& crowd = crowds_[at(uses.crowd)];
-    while (!crowd.empty() && demand_[at(crowd.front().second)] != crowd.front().first) {
-        std::ranges::pop_heap(crowd, std::greater{});
-        crowd.pop_back();
+    while (!crowd.empty() && demand_[at(crowd.top().second)] != crowd.top().first) {
+        crowd.pop();
     }
-    return crowd.empty() ? never : crowd.front().first;
+    return crowd.empty() ? never : crowd.top().first;
 }
 
 // A reader that has run is wanted for another op than before.
 void Wanted::demanded(TensorId tensor, OpId reader) {
     const Uses& uses = uses_[at(tensor)];
     if (uses.crowd >= 0 && demand_[at(reader)] != never) {
-        Crowd& crowd = crowds_[at(uses.crowd)];
-        crowd.emplace_back(demand_[at(reader)], reader);
-        std::ranges::push_heap(crowd, std::greater{});
+        crowds_[at(uses.crowd)].emplace(demand_[at(reader)], reader);
     }
 }
 
 void Wanted::ran() {
-    if (demands_.low <= demands_.high) {
-        settle_demands();
-    }
+    settle_demands();
     for (const TensorId t : graph_.op(now_).reads) {
         const IdLists::Ids readers = readers_[at(t)];
         std::uint32_t& next = uses_[at(t)].next;
@@ -151,8 +142,7 @@ void Wanted::settle_costs() { // upwards, since an op is read by later ones
             update_cost(static_cast<OpId>(costs_.low * 64) + bit);
         }
     }
-    costs_.low = costs_.bits.size();
-    costs_.high = 0;
+    costs_.settled();
 }
 
 void Wanted::update_demand(OpId op) {
@@ -185,8 +175,7 @@ void Wanted::settle_demands() { // downwards, since an op reads what earlier one
             update_demand(static_cast<OpId>(word * 64) + bit);
         }
     }
-    demands_.low = demands_.bits.size();
-    demands_.high = 0;
+    demands_.settled();
 }
 
 Seconds Wanted::again(TensorId tensor) {

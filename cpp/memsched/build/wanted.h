@@ -5,7 +5,9 @@
 #include "memsched/support/id_lists.h"
 
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <queue>
 #include <utility>
 #include <vector>
 
@@ -49,12 +51,16 @@ class Wanted {
         std::int32_t crowd = -1; // index into crowds_, if there are many
     };
     // What readers that have run are wanted for, and these; the least first. Entries may be out of date.
-    using Crowd = std::vector<std::pair<OpId, OpId>>;
+    using Crowd = std::priority_queue<std::pair<OpId, OpId>, std::vector<std::pair<OpId, OpId>>, std::greater<>>;
     // Ops whose answer may have changed.
     struct Due {
         std::vector<std::uint64_t> bits;
         std::size_t low = 0, high = 0; // no bit outside these words
         void add(OpId op);
+        void settled() { // all bits are gone
+            low = bits.size();
+            high = 0;
+        }
     };
 
     Seconds own(OpId op) const {

@@ -31,11 +31,10 @@ template <class Choose> FixedChoices fixed(const Graph& graph, const Choose& cho
 // the one with the least workspace.
 std::vector<std::int32_t> fitting(const Graph& graph, const Op& op, Bytes capacity) {
     const bool unread = !op.tape.empty() && std::ranges::none_of(op.tape, [&](TensorId t) { return graph.read(t); });
-    const Bytes room = capacity - bytes_of(graph, op.reads) - written_bytes(graph, op);
-    const Bytes tape = bytes_of(graph, op.tape);
+    const Bytes room = capacity - bytes_of(graph, op.reads);
     std::vector<std::int32_t> fit;
     for (std::int32_t k = 0; k < static_cast<std::int32_t>(op.choices.size()); ++k) {
-        if (workspace(op, k, false) <= room || (unread && workspace(op, k, true) <= room + tape)) {
+        if (run_bytes(graph, op, false, k) <= room || (unread && run_bytes(graph, op, true, k) <= room)) {
             fit.push_back(k);
         }
     }

@@ -256,6 +256,16 @@ std::string shrinks(const Graph& small, const Graph& large) {
     return {};
 }
 
+IdLists readers_of(const Graph& graph, OpId first) {
+    return IdLists(graph.tensors().size(), [&](const auto& put) {
+        for (OpId op = first; at(op) < graph.ops().size(); ++op) {
+            for (const TensorId t : graph.op(op).reads) {
+                put(at(t), op);
+            }
+        }
+    });
+}
+
 Bytes source_bytes(const Graph& graph) {
     Bytes bytes = 0;
     for (const Tensor& tensor : graph.tensors()) {

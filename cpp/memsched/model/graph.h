@@ -1,6 +1,7 @@
 // Graph: one training step as ops and tensors in single assignment form. Immutable and checked on construction.
 #pragma once
 
+#include "memsched/support/id_lists.h"
 #include "memsched/support/progress.h"
 #include "memsched/support/units.h"
 
@@ -74,6 +75,10 @@ class Graph {
     OpId writer(TensorId tensor) const { return writer_[at(tensor)]; }    // -1: input or weight
     bool taped(TensorId tensor) const { return taped_[at(tensor)] != 0; } // in its writer's tape
     bool read(TensorId tensor) const { return read_[at(tensor)] != 0; }   // by some op
+    // A result of the step, which no op reads; on a tape it is none.
+    bool is_result(TensorId tensor) const { return writer(tensor) >= 0 && !read(tensor) && !taped(tensor); }
+    // Whether its writer may run again.
+    bool repeatable(TensorId tensor) const { return writer(tensor) >= 0 && !op(writer(tensor)).once; }
 
     const Tensor& tensor(TensorId id) const { return data_.tensors[at(id)]; }
     const Op& op(OpId id) const { return data_.ops[at(id)]; }
@@ -120,6 +125,9 @@ bool same_shape(const Graph& one, const Graph& other);
 
 // What needs more bytes in the first of two graphs of the same shape than in the second; empty: nothing.
 std::string shrinks(const Graph& small, const Graph& large);
+
+// By tensor: the ops that read it, from op `first` on, in the order of the graph.
+IdLists readers_of(const Graph& graph, OpId first = 0);
 
 // Bytes that are on the device from the start.
 Bytes source_bytes(const Graph& graph);

@@ -9,12 +9,12 @@ constexpr std::size_t max_pieces = 100'000;
 
 class GraphWriter {
   public:
-    GraphWriter(const Chain& chain, const Chunk& chunk) : columns_(chain.columns()), n_(chain.n()), chunk_(chunk) {}
+    GraphWriter(const Chain& chain, const Chunk& chunk) : columns_(chain.columns()), chunk_(chunk) {}
 
     GraphData build() {
         data_.name = columns_.name;
         data_.resident = columns_.resident;
-        const auto n = at(n_);
+        const std::size_t n = columns_.forward_time.size();
         std::vector<std::vector<TensorId>> a(n + 1), tape(n + 1), d(n + 1);
         a[0] = cut("a0", columns_.activation[0], Role::input);
         for (std::size_t k = 1; k <= n; ++k) {
@@ -110,7 +110,6 @@ class GraphWriter {
     }
 
     const ChainColumns& columns_;
-    int n_;
     Chunk chunk_;
     GraphData data_;
 };

@@ -22,24 +22,22 @@ std::int64_t steps(std::size_t words) { return static_cast<std::int64_t>(words /
 Reach::Reach(const Problem& problem, Pace& pace) : ops_(problem.ops()), words_((problem.ops() + 63) / 64) {
     up_.reserve(problem.ops() * words_);
     down_.reserve(problem.ops() * words_);
-    for (std::size_t v = 0; v < problem.ops(); ++v) {
-        up_.resize(up_.size() + words_, 0); // row by row, since first touching so much memory takes time
+    // Row by row, since first touching so much memory takes time. `known`: the row of an op that has one already.
+    const auto add_row = [&](std::vector<std::uint64_t>& rows, IdLists::Ids next, const auto& known) {
+        rows.resize(rows.size() + words_, 0);
         pace.spend(2 * steps(words_));
-        for (const OpId op : problem.before[v]) {
+        std::uint64_t* row = rows.data() + rows.size() - words_;
+        for (const OpId op : next) {
             pace.spend(steps(words_));
-            add(up_.data() + v * words_, ancestors(op), words_);
-            set(up_.data() + v * words_, op);
-        }
-    }
-    for (std::size_t v = problem.ops(); v-- > 0;) {
-        down_.resize(down_.size() + words_, 0);
-        pace.spend(2 * steps(words_));
-        std::uint64_t* row = down_.data() + down_.size() - words_;
-        for (const OpId op : problem.after[v]) {
-            pace.spend(steps(words_));
-            add(row, descendants(op), words_);
+            add(row, known(op), words_);
             set(row, op);
         }
+    };
+    for (std::size_t v = 0; v < problem.ops(); ++v) {
+        add_row(up_, problem.before[v], [this](OpId op) { return ancestors(op); });
+    }
+    for (std::size_t v = problem.ops(); v-- > 0;) {
+        add_row(down_, problem.after[v], [this](OpId op) { return descendants(op); });
     }
 }
 
@@ -149,26 +147,17 @@ Bytes HeldCut::least(Bytes enough) {
     return held_;
 }
 
-Bytes HeldCut::if_ran(OpId other, Bytes fits, Bytes enough) {
+// If the op's node is forced to join source or sink, only the flow between it and the other one can grow.
+Bytes HeldCut::least_if(OpId other, bool ran, Bytes fits, Bytes enough) {
     const std::int32_t node = node_[at(other)];
-    return with(node, sink, node, may_run_, fits, enough);
-}
-
-Bytes HeldCut::if_not(OpId other, Bytes fits, Bytes enough) {
-    const std::int32_t node = node_[at(other)];
-    return with(source, node, node, may_not_, fits, enough);
-}
-
-// If `node` is forced to join source or sink, only the flow between it and the other one can grow.
-Bytes HeldCut::with(std::int32_t from, std::int32_t to, std::int32_t node, const std::vector<std::uint8_t>& known,
-                    Bytes fits, Bytes enough) {
     if (may_run_.empty()) {
         note_cuts();
     }
-    if (known[at(node)]) {
+    if ((ran ? may_run_ : may_not_)[at(node)]) {
         return held_;
     }
-    const Bytes held = held_ + cut_.solve(from, to, std::max<Bytes>(enough - held_, 0), *pace_);
+    const Bytes more = std::max<Bytes>(enough - held_, 0);
+    const Bytes held = held_ + cut_.solve(ran ? node : source, ran ? sink : node, more, *pace_);
     if (held <= fits) {
         note_cuts();
     }

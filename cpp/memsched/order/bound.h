@@ -45,8 +45,7 @@ class HeldCut {
     Bytes least(Bytes enough);
     // Over the orders in which another, unrelated op ran before, or did not; capped at `enough`. Results <= `fits` may
     // be any value from least() to `fits`; they are cheap if an earlier answer shows them.
-    Bytes if_ran(OpId other, Bytes fits, Bytes enough);
-    Bytes if_not(OpId other, Bytes fits, Bytes enough);
+    Bytes least_if(OpId other, bool ran, Bytes fits, Bytes enough);
     std::size_t bytes() const { // bytes that this object uses
         return cut_.bytes() + sizeof(node_[0]) * node_.capacity() + may_run_.capacity() + may_not_.capacity();
     }
@@ -54,8 +53,6 @@ class HeldCut {
   private:
     static constexpr std::int32_t source = 0, sink = 1; // ops that have run, and ops that have not
 
-    Bytes with(std::int32_t from, std::int32_t to, std::int32_t node, const std::vector<std::uint8_t>& known,
-               Bytes fits, Bytes enough);
     void note_cuts();
 
     Pace* pace_;

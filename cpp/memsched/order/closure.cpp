@@ -70,9 +70,7 @@ Closure::Closure(State& state, Pace& pace, Effort effort)
 }
 
 void Closure::forget() {
-    for (auto& list : sleepers_) {
-        list.clear();
-    }
+    std::ranges::for_each(sleepers_, &std::vector<OpId>::clear);
     hungry_.clear();
     for (const OpId op : state_.ready()) {
         wake(op);
@@ -172,10 +170,7 @@ std::vector<OpId> Closure::safe_part(std::size_t from) const {
         const auto& before = problem.before[at(ran[k])];
         chain = std::ranges::find(before, ran[k - 1]) != before.end();
     }
-    if (chain) {
-        return ran;
-    }
-    return safe_part_by_cut(state_, ran, pace_);
+    return chain ? ran : safe_part_by_cut(state_, ran, pace_);
 }
 
 // Runs an op and its followers as far as this loses nothing; otherwise restores the state.

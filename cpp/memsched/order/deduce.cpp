@@ -1,5 +1,7 @@
 #include "memsched/order/deduce.h"
 
+#include "memsched/order/greedy.h"
+
 #include <algorithm>
 
 namespace memsched::order {
@@ -41,8 +43,7 @@ std::vector<OpId> sorted_with(const Problem& problem, const Edges& edges) {
     return ops;
 }
 
-} // namespace
-
+// The ops with the largest needs by the simple bound, largest first.
 std::vector<OpId> needy_ops(const Problem& problem, const Reach& reach, std::size_t most, Pace& pace) {
     const std::vector<Bytes> held = held_at_least(problem, reach, pace);
     std::vector<OpId> ops = all_ids(problem.ops());
@@ -52,23 +53,6 @@ std::vector<OpId> needy_ops(const Problem& problem, const Reach& reach, std::siz
     ops.resize(most);
     return ops;
 }
-
-Deduced with_precedences(const Problem& problem, const Edges& edges) {
-    Deduced found;
-    found.ops = sorted_with(problem, edges);
-    if (found.ops.size() < problem.ops()) {
-        return found;
-    }
-    const std::vector<OpId> number = inverse(found.ops);
-    Edges renamed;
-    for (const auto& [first, then] : edges) {
-        renamed.emplace_back(number[at(first)], number[at(then)]);
-    }
-    found.problem = renumbered(problem, found.ops, renamed);
-    return found;
-}
-
-namespace {
 
 class Deduction {
   public:
@@ -150,8 +134,8 @@ class Deduction {
                 return;
             }
             told[at(other)] = std::ranges::any_of(nearer, [&](OpId one) { return told[at(one)] != 0; }) ||
-                              (ran ? note({op, other}, cut.if_ran(other, now_.lower, now_.below))
-                                   : note({other, op}, cut.if_not(other, now_.lower, now_.below)));
+                              note(ran ? std::pair(op, other) : std::pair(other, op),
+                                   cut.least_if(other, ran, now_.lower, now_.below));
         };
         for (std::size_t v = 0; v < problem.ops(); ++v) {
             look_beside(static_cast<OpId>(v), problem.before[v], true);
@@ -178,10 +162,131 @@ class Deduction {
     std::vector<Precedence> found_;
 };
 
+// Op k of the part was ops[k].
+std::vector<OpId> composed(const std::vector<OpId>& ops, std::vector<OpId> part) {
+    for (OpId& op : part) {
+        op = ops[at(op)];
+    }
+    return part;
+}
+
+class Cases {
+  public:
+    Cases(Bytes limit, std::size_t critical, std::size_t cases, std::size_t room, Pace& pace)
+        : limit_(limit), critical_(critical), room_(room), left_(cases), pace_(pace) {}
+
+    Settled settle(const Problem& problem) {
+        Settled settled;
+        if (left_ == 0 || pace_.told_to_stop()) {
+            return settled;
+        }
+        --left_;
+        const Deduced told = deduce(problem, limit_, limit_ + 1, critical_, room_, pace_);
+        settled.impossible = told.lower > limit_;
+        if (settled.impossible) {
+            return settled;
+        }
+        settled.order = composed(told.ops, try_orders(told.problem));
+        if (!settled.order.empty()) {
+            return settled;
+        }
+        auto [first, then] = choose(told.problem);
+        if (first < 0) {
+            return settled;
+        }
+        settled.impossible = true;
+        for (int side = 0; side < 2; ++side) {
+            const Deduced one = with_precedences(told.problem, {{first, then}});
+            const Settled found = settle(one.problem);
+            if (!found.order.empty()) {
+                return {composed(told.ops, composed(one.ops, found.order)), false};
+            }
+            settled.impossible = settled.impossible && found.impossible;
+            std::swap(first, then);
+        }
+        return settled;
+    }
+
+  private:
+    std::vector<OpId> try_orders(const Problem& problem) const {
+        const Problem turned = reversed(problem);
+        for (const Greedy rule : simple_rules) {
+            std::vector<OpId> order = greedy_order(problem, limit_, rule, pace_);
+            if (peak_of(problem, order) <= limit_) {
+                return order;
+            }
+            order = greedy_order(turned, limit_, rule, pace_);
+            if (peak_of(turned, order) <= limit_) {
+                return reversed(std::move(order));
+            }
+        }
+        return {};
+    }
+
+    // Of two ops that may run in either order, those whose less restrictive case is the most restrictive, the likelier
+    // order first; -1: there are none.
+    std::pair<OpId, OpId> choose(const Problem& problem) const {
+        const Reach reach(problem, pace_);
+        const std::vector<OpId> ops = needy_ops(problem, reach, 4 * critical_, pace_);
+        std::vector<std::pair<Bytes, OpId>> needs;
+        for (const OpId op : ops) {
+            needs.emplace_back(-HeldCut(problem, reach, op, pace_).least(limit_ + 1), op);
+        }
+        std::ranges::sort(needs);
+        needs.resize(std::min(needs.size(), critical_));
+        std::pair<OpId, OpId> best{-1, -1};
+        std::pair<Bytes, Bytes> most{-1, -1};
+        for (const auto& [need, op] : needs) {
+            if (pace_.told_to_stop()) {
+                break;
+            }
+            HeldCut cut(problem, reach, op, pace_);
+            cut.least(limit_ + 1);
+            for (const OpId other : ops) {
+                if (!reach.in_any_order(op, other)) {
+                    continue;
+                }
+                const std::pair<Bytes, Bytes> asks = std::minmax(
+                    {cut.least_if(other, true, -1, limit_ + 1), cut.least_if(other, false, -1, limit_ + 1)});
+                if (asks > most) {
+                    most = asks;
+                    best = {op, other};
+                }
+            }
+        }
+        return best;
+    }
+
+    Bytes limit_;
+    std::size_t critical_, room_;
+    std::size_t left_;
+    Pace& pace_;
+};
+
 } // namespace
+
+Deduced with_precedences(const Problem& problem, const Edges& edges) {
+    Deduced found;
+    found.ops = sorted_with(problem, edges);
+    if (found.ops.size() < problem.ops()) {
+        return found;
+    }
+    const std::vector<OpId> number = inverse(found.ops);
+    Edges renamed;
+    for (const auto& [first, then] : edges) {
+        renamed.emplace_back(number[at(first)], number[at(then)]);
+    }
+    found.problem = part_of(problem, found.ops, std::vector<std::uint8_t>(problem.ops(), 0), renamed);
+    return found;
+}
 
 Deduced deduce(const Problem& problem, Bytes lower, Bytes upper, std::size_t critical, std::size_t room, Pace& pace) {
     return Deduction(problem, lower, upper, critical, room, pace).run();
+}
+
+Settled settle(const Problem& problem, Bytes limit, std::size_t critical, std::size_t cases, std::size_t room,
+               Pace& pace) {
+    return Cases(limit, critical, cases, room, pace).settle(problem);
 }
 
 } // namespace memsched::order

@@ -19,9 +19,6 @@ struct Deduced {
 // The same ops with additional precedences, in a topological order; empty if these form a cycle.
 Deduced with_precedences(const Problem& problem, const std::vector<std::pair<OpId, OpId>>& edges);
 
-// The ops with the largest needs by the simple bound, largest first.
-std::vector<OpId> needy_ops(const Problem& problem, const Reach& reach, std::size_t most, Pace& pace);
-
 // lower: no order has a lower peak. upper: only orders below it matter. For ops with large needs, and each op that may
 // run before or after them, minimum cuts give the need in either case; a case above `lower` is ruled out. If no order
 // is left, lower is raised to the least price ruled out, and so on until nothing more follows. room: bytes for cuts

@@ -175,10 +175,7 @@ class PartSolver {
             state.run(order[worst++]);
         }
         const std::size_t begin = worst > width / 2 ? std::min(worst - width / 2, order.size() - width) : 0;
-        std::vector<std::uint8_t> ran(order.size(), 0);
-        for (std::size_t k = 0; k < begin; ++k) {
-            ran[at(order[k])] = 1;
-        }
+        const auto ran = flags_of(order.size(), std::span(order).first(begin));
         std::vector<OpId> ops(order.begin() + static_cast<std::ptrdiff_t>(begin),
                               order.begin() + static_cast<std::ptrdiff_t>(begin + width));
         std::ranges::sort(ops);

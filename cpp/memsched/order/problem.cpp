@@ -122,12 +122,13 @@ std::vector<OpId> reversed(std::vector<OpId> order) {
     return order;
 }
 
-Problem part_of(const Problem& problem, const std::vector<OpId>& ops, const std::vector<std::uint8_t>& ran) {
+Problem part_of(const Problem& problem, const std::vector<OpId>& ops, const std::vector<std::uint8_t>& ran,
+                const std::vector<std::pair<OpId, OpId>>& edges) {
     std::vector<OpId> number(problem.ops(), -1);
     Problem part;
     part.base = problem.base;
     Lists before(ops.size()), members;
-    for (std::size_t k = 0; k < ops.size(); ++k) { // each after those that it waits for
+    for (std::size_t k = 0; k < ops.size(); ++k) {
         number[at(ops[k])] = static_cast<OpId>(k);
         part.scratch.push_back(problem.scratch[at(ops[k])]);
         for (const OpId op : problem.before[at(ops[k])]) {
@@ -149,6 +150,9 @@ Problem part_of(const Problem& problem, const std::vector<OpId>& ops, const std:
         if (!inside.empty() || (from_start && to_end)) {
             add_net(part, members, std::move(inside), problem.bytes[e], from_start, to_end);
         }
+    }
+    for (const auto& [first, then] : edges) {
+        before[at(then)].push_back(first);
     }
     connect(part, std::move(members), std::move(before));
     return part;
@@ -200,17 +204,6 @@ std::vector<Problem> split(const Problem& problem, const std::vector<OpId>& begi
         connect(parts[k], std::move(members[k]), std::move(before[k]));
     }
     return parts;
-}
-
-Problem renumbered(const Problem& problem, const std::vector<OpId>& ops,
-                   const std::vector<std::pair<OpId, OpId>>& edges) {
-    Problem found = part_of(problem, ops, std::vector<std::uint8_t>(problem.ops(), 0));
-    Lists members = lists_of(found.members), before = lists_of(found.before);
-    for (const auto& [first, then] : edges) {
-        before[at(then)].push_back(first);
-    }
-    connect(found, std::move(members), std::move(before));
-    return found;
 }
 
 Bytes peak_of(const Problem& problem, const std::vector<OpId>& order) {

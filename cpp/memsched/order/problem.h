@@ -38,18 +38,15 @@ Problem reversed(const Problem& problem);
 // An order of one as an order of the other.
 std::vector<OpId> reversed(std::vector<OpId> order);
 
-// The problem between a fixed prefix and suffix. ops: the remaining ops, ascending; of all others, those in `ran` have
-// run already, and the rest run afterwards.
-Problem part_of(const Problem& problem, const std::vector<OpId>& ops, const std::vector<std::uint8_t>& ran);
+// The problem between a fixed prefix and suffix. ops: the remaining ops, each after those that it waits for, renumbered
+// in this order; of all others, those in `ran` have run already, and the rest run afterwards. Edges (in new numbers,
+// from lower to higher) are added as precedences.
+Problem part_of(const Problem& problem, const std::vector<OpId>& ops, const std::vector<std::uint8_t>& ran,
+                const std::vector<std::pair<OpId, OpId>>& edges = {});
 
 // The parts of a problem in which no op waits for one of a later part, and all orders agree on what has run when a part
 // begins. begins: the first op of each part, ascending.
 std::vector<Problem> split(const Problem& problem, const std::vector<OpId>& begins);
-
-// The same ops, renumbered: op k becomes the one that was ops[k]. Edges (in new numbers, from lower to higher) are
-// added as precedences.
-Problem renumbered(const Problem& problem, const std::vector<OpId>& ops,
-                   const std::vector<std::pair<OpId, OpId>>& edges);
 
 // The peak of this order in bytes.
 Bytes peak_of(const Problem& problem, const std::vector<OpId>& order);

@@ -3,13 +3,8 @@
 #include "memsched/support/mix.h"
 
 #include <algorithm>
-#include <tuple>
 
 namespace memsched::order {
-
-bool Search::Entry::operator<(const Entry& other) const {
-    return std::tuple(-peak, size, -memory, -node) < std::tuple(-other.peak, other.size, -other.memory, -other.node);
-}
 
 Search::Search(const Problem& problem, Bytes lower, Bytes upper, Pace& pace, Effort effort)
     : pace_(pace), state_(problem), closure_(state_, pace, effort), lower_(lower), upper_(upper) {
@@ -31,10 +26,7 @@ void Search::go_to(std::int32_t node) {
         way.push_back(k);
     }
     std::ranges::reverse(way);
-    std::size_t common = 0;
-    while (common < way.size() && common < path_.size() && way[common] == path_[common]) {
-        ++common;
-    }
+    const auto common = static_cast<std::size_t>(std::ranges::mismatch(way, path_).in1 - way.begin());
     const std::size_t keep = common == 0 ? 0 : nodes_[at(path_[common - 1])].size;
     if (state_.order().size() > keep) {
         while (state_.order().size() > keep) {
@@ -54,15 +46,6 @@ void Search::go_to(std::int32_t node) {
     path_ = std::move(way);
 }
 
-Search::Fingerprint Search::fingerprint() const {
-    Fingerprint sum{0, 0};
-    for (const OpId op : state_.order()) {
-        sum[0] ^= keys_[at(op)][0];
-        sum[1] ^= keys_[at(op)][1];
-    }
-    return sum;
-}
-
 void Search::expand(std::int32_t id) {
     go_to(id);
     const std::size_t before = state_.order().size();
@@ -78,7 +61,12 @@ void Search::expand(std::int32_t id) {
         over_ = true;
         return;
     }
-    if (!seen_.insert(fingerprint()).second) {
+    Fingerprint sum{0, 0};
+    for (const OpId op : state_.order()) {
+        sum[0] ^= keys_[at(op)][0];
+        sum[1] ^= keys_[at(op)][1];
+    }
+    if (!seen_.insert(sum).second) {
         return;
     }
     for (const OpId op : state_.ready()) {

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <queue>
+#include <tuple>
 #include <unordered_set>
 #include <vector>
 
@@ -42,13 +43,15 @@ class Search {
         std::uint32_t size;
         Bytes memory;
         std::int32_t node;
-        bool operator<(const Entry& other) const; // whether it comes later in the queue
+        bool operator<(const Entry& other) const { // whether it comes later in the queue
+            return std::tuple(-peak, size, -memory, -node) <
+                   std::tuple(-other.peak, other.size, -other.memory, -other.node);
+        }
     };
 
     void go_to(std::int32_t node); // moves to the state of a node
     void expand(std::int32_t node);
     void push(std::int32_t parent, OpId op, Bytes peak, std::size_t size, Bytes memory);
-    Fingerprint fingerprint() const;
 
     Pace& pace_;
     State state_;

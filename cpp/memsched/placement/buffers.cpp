@@ -108,12 +108,4 @@ Bytes load(std::span<const Buffer> buffers) {
     return most;
 }
 
-Bytes height(std::span<const Buffer> buffers, std::span<const Bytes> offsets) {
-    Bytes top = 0;
-    for (std::size_t id = 0; id < buffers.size(); ++id) {
-        top = std::max(top, offsets[id] + buffers[id].bytes);
-    }
-    return top;
-}
-
 } // namespace memsched::placement

@@ -43,7 +43,4 @@ std::vector<std::pair<std::int64_t, BufferId>> events(std::span<const Buffer> bu
 // The largest sum of sizes alive at once: no placement is lower.
 Bytes load(std::span<const Buffer> buffers);
 
-// The end of the highest buffer, including buffers that are never alive.
-Bytes height(std::span<const Buffer> buffers, std::span<const Bytes> offsets);
-
 } // namespace memsched::placement

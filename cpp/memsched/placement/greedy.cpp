@@ -1,7 +1,10 @@
 #include "memsched/placement/greedy.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
+#include <queue>
+#include <tuple>
 
 namespace memsched::placement {
 namespace {
@@ -108,14 +111,6 @@ Offsets skyline(const Part& part, const Ranks& ranks, Pace& pace) {
     if (part.fixings.empty()) {
         return skyline_by_valleys(part, ranks, pace);
     }
-    struct Next {
-        Bytes offset;
-        std::int32_t rank;
-        BufferId b;
-    };
-    const auto later = [](const Next& x, const Next& y) {
-        return x.offset != y.offset ? x.offset > y.offset : x.rank > y.rank;
-    };
     Floors floors(part.sections());
     const std::int64_t steps = 64 + part.obstacles.steps(); // of one query
     const auto lowest = [&](BufferId b) {
@@ -123,25 +118,22 @@ Offsets skyline(const Part& part, const Ranks& ranks, Pace& pace) {
         const Bytes floor = floors.most(part.first[at(b)], part.last[at(b)]);
         return part.fixed[at(b)] != free_offset ? part.fixed[at(b)] : lowest_offset(part, b, floor);
     };
-    std::vector<Next> queue;
+    using Next = std::tuple<Bytes, std::int32_t, BufferId>; // offset, rank, buffer
+    std::priority_queue<Next, std::vector<Next>, std::greater<>> queue;
     for (std::size_t b = 0; b < part.size(); ++b) {
-        queue.push_back({lowest(static_cast<BufferId>(b)), ranks[b], static_cast<BufferId>(b)});
+        queue.emplace(lowest(static_cast<BufferId>(b)), ranks[b], static_cast<BufferId>(b));
     }
-    std::ranges::make_heap(queue, later);
     Offsets offsets(part.size(), 0);
     while (!queue.empty()) {
-        std::ranges::pop_heap(queue, later);
-        Next& next = queue.back();
-        const Bytes offset = lowest(next.b); // others may have been placed below it since
-        if (offset != next.offset) {
-            next.offset = offset;
-            std::ranges::push_heap(queue, later);
-            continue;
+        const auto [expected, rank, id] = queue.top();
+        queue.pop();
+        const std::size_t b = at(id);
+        offsets[b] = lowest(id);
+        if (offsets[b] == expected) {
+            floors.raise(part.first[b], part.last[b], offsets[b] + part.extent[b]);
+        } else { // others have been placed below it since
+            queue.emplace(offsets[b], rank, id);
         }
-        const std::size_t b = at(next.b);
-        offsets[b] = offset;
-        floors.raise(part.first[b], part.last[b], offset + part.extent[b]);
-        queue.pop_back();
     }
     return offsets;
 }

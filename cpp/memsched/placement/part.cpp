@@ -139,25 +139,4 @@ std::int64_t count_members(const Part& part) {
     return count;
 }
 
-IdLists members_of(const Part& part) {
-    return IdLists(part.sections(), [&](const auto& put) {
-        for (std::size_t b = 0; b < part.size(); ++b) {
-            for (SectionId s = part.first[b]; s < part.last[b]; ++s) {
-                put(at(s), static_cast<BufferId>(b));
-            }
-        }
-    });
-}
-
-IdLists overlaps_of(const Part& part) {
-    return IdLists(part.size(), [&](const auto& put) {
-        for (std::size_t a = 0; a < part.size(); ++a) { // by first section, so what begins before a ends is one range
-            for (std::size_t b = a + 1; b < part.size() && part.first[b] < part.last[a]; ++b) {
-                put(a, static_cast<BufferId>(b));
-                put(b, static_cast<BufferId>(a));
-            }
-        }
-    });
-}
-
 } // namespace memsched::placement

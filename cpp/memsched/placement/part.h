@@ -39,8 +39,6 @@ std::vector<Part> parts_of(std::span<const Buffer> buffers);
 std::vector<Bytes> most_by_section(const Part& part, const std::vector<Bytes>& values);
 
 std::int64_t count_members(const Part& part); // buffers, summed over the sections
-IdLists members_of(const Part& part);         // by section: its buffers
-IdLists overlaps_of(const Part& part);        // by buffer: those that it shares a section with
 
 // The least offset >= floor that is aligned for the free buffer b and clear of the fixed buffers that it shares a
 // section with.

@@ -173,14 +173,14 @@ Placed gather(std::span<const Buffer> buffers, const std::vector<Best>& all, Byt
     for (const Buffer& buffer : buffers) {
         placed.offsets.push_back(is_fixed(buffer) ? buffer.offset : 0);
     }
-    placed.lower_bound = idle;
+    placed.height = placed.lower_bound = idle;
     for (const Best& best : all) {
         for (std::size_t b = 0; b < best.part->size(); ++b) {
             placed.offsets[at(best.part->id[b])] = best.offsets[b];
         }
+        placed.height = std::max(placed.height, best.height);
         placed.lower_bound = std::max(placed.lower_bound, best.bound);
     }
-    placed.height = height(buffers, placed.offsets);
     return placed;
 }
 

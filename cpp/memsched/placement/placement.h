@@ -4,7 +4,6 @@
 #include "memsched/placement/buffers.h"
 #include "memsched/support/progress.h"
 
-#include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>

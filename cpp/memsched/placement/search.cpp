@@ -38,6 +38,29 @@ namespace {
 
 constexpr Bytes gone = std::numeric_limits<Bytes>::max() / 2;
 
+// By section: its buffers.
+IdLists members_of(const Part& part) {
+    return IdLists(part.sections(), [&](const auto& put) {
+        for (std::size_t b = 0; b < part.size(); ++b) {
+            for (SectionId s = part.first[b]; s < part.last[b]; ++s) {
+                put(at(s), static_cast<BufferId>(b));
+            }
+        }
+    });
+}
+
+// By buffer: those that it shares a section with.
+IdLists overlaps_of(const Part& part) {
+    return IdLists(part.size(), [&](const auto& put) {
+        for (std::size_t a = 0; a < part.size(); ++a) { // by first section, so what begins before a ends is one range
+            for (std::size_t b = a + 1; b < part.size() && part.first[b] < part.last[a]; ++b) {
+                put(a, static_cast<BufferId>(b));
+                put(b, static_cast<BufferId>(a));
+            }
+        }
+    });
+}
+
 } // namespace
 
 Search::Search(const Part& part) : part_(part), members_(members_of(part)), overlaps_(overlaps_of(part)) {}
@@ -233,7 +256,7 @@ void Search::undo(const Mark& mark) {
         offset_changes_.pop_back();
     }
     while (rank_changes_.size() > mark.ranks) {
-        ranks_[at(rank_changes_.back().b)] = rank_changes_.back().rank;
+        ranks_[at(rank_changes_.back().first)] = rank_changes_.back().second;
         rank_changes_.pop_back();
     }
 }
@@ -341,7 +364,7 @@ void Search::rank(const Range& piece) {
     std::ranges::sort(order);
     for (std::size_t k = 0; k < order.size(); ++k) {
         std::int32_t& own = ranks_[at(order[k].second)];
-        rank_changes_.push_back({order[k].second, own});
+        rank_changes_.emplace_back(order[k].second, own);
         own = static_cast<std::int32_t>(k);
     }
 }

@@ -4,6 +4,7 @@
 #include "memsched/placement/greedy.h"
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace memsched::placement {
@@ -55,10 +56,6 @@ class Search {
         BufferId witness;
         Bytes floor;
     };
-    struct RankChange {
-        BufferId b;
-        std::int32_t rank;
-    };
     struct Mark { // sizes of the stacks
         std::size_t order, offsets, floors, ranks;
     };
@@ -103,7 +100,7 @@ class Search {
     std::vector<BufferId> order_;       // in the order of placement
     std::vector<OffsetChange> offset_changes_;
     std::vector<FloorChange> floor_changes_;
-    std::vector<RankChange> rank_changes_;
+    std::vector<std::pair<BufferId, std::int32_t>> rank_changes_;
 };
 
 } // namespace memsched::placement

@@ -1,6 +1,8 @@
 #include "memsched/placement/greedy.h"
 
 #include <algorithm>
+#include <bit>
+#include <functional>
 #include <limits>
 #include <queue>
 
@@ -12,11 +14,8 @@ constexpr std::int32_t none = std::numeric_limits<std::int32_t>::max();
 // The remaining buffers by first section, to find the one with the least rank within a range.
 class Waiting {
   public:
-    Waiting(const Part& part, const Ranks& ranks) : part_(part), leaves_(1) {
-        while (leaves_ < part.size()) {
-            leaves_ *= 2;
-        }
-        nodes_.assign(2 * leaves_, {none, none});
+    Waiting(const Part& part, const Ranks& ranks)
+        : part_(part), leaves_(std::bit_ceil(part.size())), nodes_(2 * leaves_, {none, none}) {
         for (std::size_t b = 0; b < part.size(); ++b) {
             if (part.fixed[b] == free_offset) {
                 nodes_[leaves_ + b] = {ranks[b], part.last[b]};
@@ -100,9 +99,9 @@ class Valleys {
     // The first section of a lowest stretch.
     SectionId lowest() {
         while (true) {
-            const Entry top = queue_.top();
-            if (stretch_[at(top.first)].last != 0 && stretch_[at(top.first)].floor == top.floor) {
-                return top.first;
+            const auto [floor, first] = queue_.top();
+            if (stretch_[at(first)].last != 0 && stretch_[at(first)].floor == floor) {
+                return first;
             }
             queue_.pop();
         }
@@ -155,21 +154,15 @@ class Valleys {
         SectionId last = 0, before = 0; // last 0: no stretch begins here; before: start of the left neighbour
         Bytes floor = 0;
     };
-    struct Entry {
-        Bytes floor;
-        SectionId first;
-        bool operator<(const Entry& other) const { // lowest first
-            return floor != other.floor ? floor > other.floor : first > other.first;
-        }
-    };
+    using Entry = std::pair<Bytes, SectionId>; // floor and first section
 
     void put(SectionId first, const Stretch& stretch) {
         stretch_[at(first)] = stretch;
-        queue_.push({stretch.floor, first});
+        queue_.emplace(stretch.floor, first);
     }
 
     std::vector<Stretch> stretch_;
-    std::priority_queue<Entry> queue_;
+    std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_; // lowest first
 };
 
 // By section: the highest top of a fixed buffer.

@@ -104,12 +104,9 @@ class AwaitedBytes {
             within_ -= place_ < head_ ? 0 : bytes;
             place_ = std::max(place_, head_);
         }
-        if (head_ == blocks_[0].all.size()) {
-            drop_first();
+        if (head_ < blocks_[0].all.size()) {
+            return;
         }
-    }
-
-    void drop_first() {
         head_ = 0;
         if (blocks_.size() == 1) {
             blocks_[0].all.clear();

@@ -15,8 +15,6 @@ struct Stay {
     Bytes bytes = 0;
     bool source = false; // an input or weight, present from the start
     Bytes at = StepList::no_address;
-
-    bool operator==(const Stay&) const = default;
 };
 
 // In order of creation: sources in the graph's order, then step by step, a run's writes before its workspace. Empty

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace memsched {
 namespace {
@@ -312,14 +313,8 @@ template <class Observer> bool Simulator::play(const StepList& list, Observer& o
 Seconds Simulator::makespan(const StepList& list) {
     explain_ = false;
     Silent silent;
-    if (!play(list, silent)) {
-        return illegal;
-    }
-    Seconds last = 0;
-    for (const Seconds end : ends_) {
-        last = std::max(last, end);
-    }
-    return last;
+    const auto later = [](Seconds one, Seconds other) { return std::max(one, other); };
+    return play(list, silent) ? std::accumulate(ends_.begin(), ends_.end(), Seconds{0}, later) : illegal;
 }
 
 template <class Writer> void Simulator::write(const StepList& list, Writer& writer) {

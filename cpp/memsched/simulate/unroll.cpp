@@ -17,35 +17,6 @@ std::string instance_name(const std::string& name, int count) {
                         static_cast<StepId>(step));
 }
 
-// What all runs together write and take, as what a graph has is limited.
-class RunSums {
-  public:
-    void write(Bytes bytes) {
-        bytes_ += bytes;
-        check();
-    }
-    void run(const Op& op) {
-        for (const Choice& choice : op.choices) {
-            scratch_ = std::max(scratch_, choice.workspace);
-        }
-        seconds_ += std::ranges::max(op.choices, {}, &Choice::time).time;
-        check();
-    }
-
-  private:
-    void check() const {
-        if (bytes_ > exact_bytes - scratch_ || seconds_ > most_seconds) {
-            const bool bytes = seconds_ <= most_seconds;
-            throw std::length_error("the plan runs ops again so often that all runs together " +
-                                    std::string(bytes ? "write more than 2^53 bytes" : "take more than 1e302 seconds") +
-                                    "; use a coarser unit");
-        }
-    }
-
-    Bytes bytes_ = 0, scratch_ = 0;
-    Seconds seconds_ = 0;
-};
-
 } // namespace
 
 Unrolled unroll(const Graph& graph, std::span<const Run> runs, const Progress& progress) {
@@ -54,10 +25,21 @@ Unrolled unroll(const Graph& graph, std::span<const Run> runs, const Progress& p
     std::vector<TensorId> origin;
     std::vector<TensorId> current(graph.tensors().size(), -1); // the current instance of each tensor
     std::vector<int> written(graph.tensors().size(), 0), run(graph.ops().size(), 0);
-    RunSums sums;
+    Bytes bytes = 0, scratch = 0; // what all runs together write and take, as what a graph has is limited
+    Seconds seconds = 0;
+    const auto check = [&] {
+        if (bytes > exact_bytes - scratch || seconds > most_seconds) {
+            const bool writes = seconds <= most_seconds;
+            throw std::length_error(
+                "the plan runs ops again so often that all runs together " +
+                std::string(writes ? "write more than 2^53 bytes" : "take more than 1e302 seconds") +
+                "; use a coarser unit");
+        }
+    };
     const auto instance = [&](TensorId t) {
         const auto id = at(t);
-        sums.write(graph.tensor(t).bytes);
+        bytes += graph.tensor(t).bytes;
+        check();
         current[id] = static_cast<TensorId>(data.tensors.size());
         data.tensors.push_back(graph.tensor(t));
         data.tensors.back().name = instance_name(graph.tensor(t).name, ++written[id]);
@@ -98,7 +80,9 @@ Unrolled unroll(const Graph& graph, std::span<const Run> runs, const Progress& p
         }
         op.tape.clear();
         op.skip_workspace.reset();
-        sums.run(op);
+        scratch = std::max(scratch, std::ranges::max(op.choices, {}, &Choice::workspace).workspace);
+        seconds += std::ranges::max(op.choices, {}, &Choice::time).time;
+        check();
         data.ops.push_back(std::move(op));
     }
     return {Graph(std::move(data), progress), {runs.begin(), runs.end()}, std::move(origin)};

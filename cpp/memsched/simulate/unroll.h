@@ -13,7 +13,6 @@ namespace memsched {
 struct Run {
     OpId op = 0;
     bool skip = false;
-    bool operator==(const Run&) const = default;
 };
 
 // Represents recomputation as a graph whose ops run once each, so that planners of transfers without recomputation can

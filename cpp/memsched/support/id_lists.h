@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace memsched {
@@ -33,6 +34,7 @@ class IdLists {
     std::size_t size() const { return first_.size() - 1; }
     std::size_t total() const { return ids_.size(); }
     Ids operator[](std::size_t k) const { return {ids_.data() + first_[k], ids_.data() + first_[k + 1]}; }
+    std::vector<std::int32_t> joined() && { return std::move(ids_); }
 
   private:
     std::vector<std::size_t> first_{0};
@@ -53,6 +55,15 @@ inline std::vector<std::int32_t> inverse(std::span<const std::int32_t> list) {
         places[at(list[k])] = static_cast<std::int32_t>(k);
     }
     return places;
+}
+
+// By id below `count`: whether it is among these.
+inline std::vector<std::uint8_t> flags_of(std::size_t count, std::span<const std::int32_t> ids) {
+    std::vector<std::uint8_t> flags(count, 0);
+    for (const std::int32_t id : ids) {
+        flags[at(id)] = 1;
+    }
+    return flags;
 }
 
 // Sorted, each value once.

@@ -1,7 +1,8 @@
-// Pseudorandom numbers from any numbers: splitmix64.
+// Pseudorandom numbers: from any numbers by splitmix64, and from a generator.
 #pragma once
 
 #include <cstdint>
+#include <random>
 
 namespace memsched {
 
@@ -11,5 +12,8 @@ inline std::uint64_t mix(std::uint64_t x) {
     x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
     return x ^ (x >> 31);
 }
+
+// A number in [0, 1).
+inline double share(std::mt19937_64& random) { return static_cast<double>(random() >> 11) * 0x1p-53; }
 
 } // namespace memsched

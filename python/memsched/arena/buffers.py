@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from memsched.errors import InvalidInputError, shown
-from memsched.support import checks
+from memsched.support import checks, quantities
 from memsched.support.files import plain_cell, read_cell, read_text, write_bytes
 
 # MiniMalloc's column names and their older names; "end" is the last tick, "upper" the one after it.
@@ -71,10 +71,11 @@ class Buffer:
         put(self, "end", _moment("end", self.end))
         if self.end < self.start:
             raise InvalidInputError(f"end is {shown(self.end)}; it must be at least start, {shown(self.start)}")
-        put(self, "size", checks.size("size", self.size))
-        put(self, "alignment", checks.count("alignment", self.alignment, 1, 2**62 - 1))
+        put(self, "size", quantities.size("size", self.size))
+        alignment = quantities.size("alignment", self.alignment) if isinstance(self.alignment, str) else self.alignment
+        put(self, "alignment", checks.count("alignment", alignment, 1, 2**62 - 1))
         if self.offset is not None:
-            put(self, "offset", checks.size("offset", self.offset))
+            put(self, "offset", quantities.size("offset", self.offset))
             if self.offset % self.alignment:
                 raise InvalidInputError(
                     f"offset is {self.offset}; it must be a multiple of alignment, which is {self.alignment}"

@@ -10,15 +10,16 @@ from memsched import _core
 from memsched._core import Graph
 from memsched.errors import InvalidInputError, shown
 from memsched.problems.problem import Problem, graph_of
-from memsched.support import checks
+from memsched.support import checks, quantities
 from memsched.support.docstrings import documented
-from memsched.support.types import Progress
+from memsched.support.types import Progress, Quantity
+from memsched.support.views import Shown
 
 METHODS = ("search", "ilp", "listed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class Order(Shown):
     """An order of the ops of a graph, and what is proven about it.
 
     Attributes
@@ -65,7 +66,7 @@ def order(
     graph: Problem,
     *,
     method: str = "search",
-    time_limit: float | None = 10.0,
+    time_limit: Quantity | None = 10.0,
     keep: Iterable[str] = (),
     progress: Progress = None,
 ) -> Order:
@@ -88,7 +89,7 @@ def order(
     method : str
         "search"; "ilp" for the integer program of the paper, solved by HiGHS (needs memsched[ilp]), for graphs of up to
         some 40 ops; "listed" for the order of the graph itself, with bounds.
-    time_limit : float or None
+    time_limit : float, str or None
         Seconds after which the best order so far is returned, with the bound proven so far.
     keep : iterable of str
         Names of tensors that stay until the end, such as the outputs of a model.
@@ -117,7 +118,7 @@ def order(
     """
     begin = time.perf_counter()
     graph = graph_of(graph)
-    limit = checks.time_limit(time_limit)
+    limit = quantities.time_limit(time_limit)
     flags = kept(graph, keep)
     checks.choice("method", method, METHODS)
     names = _core.op_names(graph)

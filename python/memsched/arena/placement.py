@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import NamedTuple
 
 from memsched import _core
 from memsched.arena.buffers import Buffer, height, write_buffers
 from memsched.errors import InfeasibleError, InvalidInputError, shown
-from memsched.support import checks
-from memsched.support.documents import Document, Source, check_keys, fields, read_document
-from memsched.support.types import Progress
+from memsched.support import checks, quantities
+from memsched.support.documents import Document, Source, check_keys, fields, read_document, write_document
+from memsched.support.types import Progress, Quantity
+from memsched.support.units import exact_bytes
+from memsched.support.views import Drawn
 from memsched.validation.placement import validate_placement
 
 _FORMAT = "memsched-placement/1"
@@ -61,8 +62,8 @@ def _ticks(buffers: Sequence[Buffer]) -> tuple[list[int], list[int]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """Buffers and their offsets.
+class Placement(Drawn):
+    """Buffers and their offsets; `plot` draws them as `plot_addresses` does.
 
     Attributes
     ----------
@@ -140,6 +141,10 @@ class Placement:
         buffers = [fields(one, "start", "end", "size", "alignment", "offset", "name") for one in self.buffers]
         return {"format": _FORMAT, **fields(self, *_KEYS), "buffers": buffers, "offsets": list(self.offsets)}
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the JSON form to a file, which is replaced as a whole; `from_json` reads it."""
+        write_document(path, self.to_json())
+
     @classmethod
     def from_json(cls, source: Source) -> Placement:
         """Read `memsched-placement/1` from a dict, a JSON text or a file.
@@ -159,6 +164,9 @@ class Placement:
             if not isinstance(one, dict):
                 raise InvalidInputError(f"buffers[{k}] of the placement is {shown(one)}; it must be an object")
             check_keys(one, f"buffers[{k}] of the placement", ("start", "end", "size"), ("alignment", "offset", "name"))
+            for key in ("size", "alignment", "offset"):
+                if isinstance(one.get(key), str):  # Buffer takes texts such as "4KiB", documents do not
+                    raise InvalidInputError(f"{key} of buffers[{k}] is {shown(one[key])}; it must be a number")
             buffers.append(Buffer(**{key: value for key, value in one.items() if key != "format"}))
         values = {key: document[key] for key in ("height", "lower_bound", "method", "runtime")}
         found = cls(buffers=tuple(buffers), offsets=tuple(document["offsets"]), **values)
@@ -216,50 +224,33 @@ def place_columns(
     method: str = "search",
     progress: Progress = None,
 ) -> Placed:
-    """Place buffers that the caller has checked; InfeasibleError as of `memsched.place`."""
-
-    def run(capacity: int | None, seconds: float | None) -> Placed:
-        return _core.place(*columns, capacity, method == "search", seconds, progress)
-
-    return _within(run, capacity, time_limit, method == "search")
-
-
-def _within(
-    run: Callable[[int | None, float | None], Placed], capacity: int | None, time_limit: float | None, search: bool
-) -> Placed:
-    """The placement of a method; if it exceeds the capacity, an error that says what would suffice."""
-    begin = time.perf_counter()
-    offsets, top, bound = run(capacity, time_limit)
-    if capacity is not None and top > capacity:
-        proven = bound > capacity
-        if proven and search:
-            spent = time.perf_counter() - begin
-            rest = _MORE_SECONDS if time_limit is None else max(0.0, min(_MORE_SECONDS, time_limit - spent))
-            if rest > 0:
-                top = min(top, run(None, rest)[1])
-        why = (
-            f"the buffers need at least {bound} bytes, more than capacity, which is {capacity}; they fit {top}"
-            if proven
-            else f"no placement within capacity, {capacity} bytes, was found in time, but none is ruled out; "
-            f"give it {top}, which suffices, or a longer time_limit"
+    """Place buffers that the caller has checked; InfeasibleError, as of `memsched.place`, says what would suffice."""
+    begin, search = time.perf_counter(), method == "search"
+    offsets, top, bound = _core.place(*columns, capacity, search, time_limit, progress)
+    if capacity is None or top <= capacity:
+        return offsets, top, bound
+    if bound <= capacity:
+        raise InfeasibleError(
+            f"no placement within capacity, {exact_bytes(capacity)}, was found in time, but none is ruled out; "
+            f"give it {exact_bytes(top)}, which suffices, or a longer time_limit",
+            top,
         )
-        raise InfeasibleError(why, top)
-    return offsets, top, bound
-
-
-def _by_program(buffers: tuple[Buffer, ...], capacity: int | None, time_limit: float | None) -> Placed:
-    from memsched.arena.ilp.place import place_ilp
-
-    offsets, bound, optimal = place_ilp(buffers, capacity, time_limit)
-    top = height(buffers, offsets)
-    return offsets, top, top if optimal else bound
+    spent = time.perf_counter() - begin
+    rest = _MORE_SECONDS if time_limit is None else min(_MORE_SECONDS, time_limit - spent)
+    if search and rest > 0:
+        top = min(top, _core.place(*columns, None, search, rest, progress)[1])
+    raise InfeasibleError(
+        f"the buffers need at least {exact_bytes(bound)}, more than capacity, which is {exact_bytes(capacity)}; "
+        f"they fit {exact_bytes(top)}",
+        top,
+    )
 
 
 def place_buffers(
     buffers: Iterable[Buffer],
     capacity: int | None = None,
     *,
-    time_limit: float | None = 10.0,
+    time_limit: Quantity | None = 10.0,
     method: str = "search",
     progress: Progress = None,
 ) -> Placement:
@@ -268,15 +259,17 @@ def place_buffers(
     See `memsched.place`.
     """
     found = _checked(buffers)
-    limit = checks.time_limit(time_limit)
-    most = None if capacity is None else checks.size("capacity", capacity)
+    limit = quantities.time_limit(time_limit)
+    most = None if capacity is None else quantities.size("capacity", capacity)
     checks.choice("method", method, _METHODS)
     begin = time.perf_counter()
     if method == "ilp":
-        placed = _within(partial(_by_program, found), most, limit, search=False)
+        from memsched.arena.ilp.place import place_ilp
+
+        offsets, bound, _ = place_ilp(found, most, limit)
+        top = height(found, offsets)
     else:
-        placed = place_columns(columns_of(found), most, time_limit=limit, method=method, progress=progress)
-    offsets, top, bound = placed
+        offsets, top, bound = place_columns(columns_of(found), most, time_limit=limit, method=method, progress=progress)
     return Placement(
         buffers=found,
         offsets=tuple(offsets),

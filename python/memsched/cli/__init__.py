@@ -30,6 +30,12 @@ def main() -> None:
         sys.exit(1)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
-    from memsched.cli.app import command_line
+    try:
+        from memsched.cli.app import command_line
 
-    command_line(prog_name="memsched")
+        command_line(prog_name="memsched")
+    except KeyboardInterrupt:  # before the command began
+        print("error: interrupted", file=sys.stderr)
+        sys.exit(130)
+    finally:
+        exec("")  # after an interrupt in code that dataclasses compile, CPython would end by the signal, not the status

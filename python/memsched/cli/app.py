@@ -31,9 +31,9 @@ _HELP = """Plan what happens to every activation of a training step (keep, offlo
 memory budget.
 
 PROBLEM is the name of a shipped profile, such as resnet101-224-b32, the graph of its step, such as
-graph:resnet101-224-b32, a network by formula, such as analytic:resnet50:512, or a memsched-chain/1,
-memsched-graph/1 or memsched-family/1 file. FILE is a result or a plan that `memsched plan` saved. "-" reads the
-standard input.
+graph:resnet101-224-b32, a network by formula, such as analytic:resnet50:512, a memsched-chain/1,
+memsched-graph/1 or memsched-family/1 file, a table of stages (.csv) or a model (.onnx). FILE is a result or a
+plan that `memsched plan` saved. "-" reads the standard input.
 
 Sizes: 8GiB (1024^3), 12GB (1000^3), 500MB, 1e9 or plain bytes. A memory may also be 40%: 0% is the least
 that any plan without recomputation needs, 100% is where the plain run fits. Bandwidths: 12GB/s, 12.2e9, inf
@@ -64,15 +64,14 @@ def _told(error: OSError) -> str:
     return f"the standard output cannot be written: {error.strerror}" if unwritten else str(error)
 
 
-def _complain_of_usage(error: click.ClickException) -> None:
+def _complain_of_usage(error: click.ClickException, as_json: bool) -> None:
     text = error.format_message().rstrip(".")
     context = getattr(error, "ctx", None)
-    complain(text if context is None else f"{text}; see '{context.command_path} --help'")
-
-
-def _describe(error: MemschedError) -> dict[str, Any]:
-    facts = {name: getattr(error, name) for name in ("min_memory", "step") if hasattr(error, name)}
-    return {"error": {"kind": type(error).__name__, "message": str(error), **facts}}
+    if context is not None:
+        text += f"; see '{context.command_path} --help'"
+    if as_json:
+        print_json({"error": {"kind": "UsageError", "message": text}})
+    complain(text)
 
 
 class CommandGroup(click.Group):
@@ -82,11 +81,17 @@ class CommandGroup(click.Group):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         """Parse the options before the command."""
+        as_json = "--json" in args  # also where the other options cannot be parsed
         try:
-            return super().make_context(info_name, args, parent, **extra)
+            context = super().make_context(info_name, args, parent, **extra)
+            context.meta["memsched.json"] = as_json
+            return context
         except click.UsageError as error:
-            _complain_of_usage(error)
+            _complain_of_usage(error, as_json)
             sys.exit(USAGE)
+        except KeyboardInterrupt:  # which click takes for another error
+            complain("interrupted")
+            sys.exit(INTERRUPTED)
         except BrokenPipeError:
             raise  # click ends quietly
         except OSError as error:  # of --help and --version
@@ -98,7 +103,7 @@ class CommandGroup(click.Group):
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            _complain_of_usage(error)
+            _complain_of_usage(error, ctx.meta["memsched.json"])
             ctx.exit(USAGE)
         except MemschedError as error:
             self._fail(ctx, error)
@@ -119,8 +124,9 @@ class CommandGroup(click.Group):
             ctx.exit(INTERRUPTED)
 
     def _fail(self, ctx: click.Context, error: MemschedError) -> None:
-        if ctx.meta.get("memsched.json") and isinstance(error, InfeasibleError | ScheduleError):
-            print_json(_describe(error))
+        if ctx.meta["memsched.json"]:
+            facts = {name: getattr(error, name) for name in ("min_memory", "step") if hasattr(error, name)}
+            print_json({"error": {"kind": type(error).__name__, "message": str(error), **facts}})
         complain(_message(error))
         ctx.exit(_status(error))
 

@@ -7,31 +7,26 @@ from typing import Any
 
 import click
 
-from memsched.cli.inputs import (
-    PLAN,
-    RESULTS,
-    Machine,
-    json_option,
-    machine_options,
-    open_plan,
-    open_result,
-    open_saved,
-    read_text,
-)
-from memsched.cli.show import answer, describe_link, exact_bytes, facts, report
+from memsched.cli import inputs
+from memsched.cli.inputs import Machine
+from memsched.cli.show import answer, describe_link, facts, report
 from memsched.problems.bounds import covered
-from memsched.result import Result
 from memsched.support.documents import fields, read_document
-from memsched.support.units import format_bytes, format_seconds
+from memsched.support.units import exact_bytes, format_bytes, format_seconds
 from memsched.validation.plan import ValidationReport
 from memsched.validation.plan import validate as check_plan
 
-PROBLEM = click.option("--problem", metavar="PROBLEM", help="The problem of a bare plan; a result has its own.")
+PROBLEM = click.option(
+    "--problem",
+    metavar="PROBLEM",
+    shell_complete=inputs.complete_problems,
+    help="The problem of a bare plan; a result has its own.",
+)
 
 
 def _file_command(command: Callable[..., Any]) -> click.Command:
-    decorated = click.argument("file")(PROBLEM(json_option(machine_options(command))))
-    return click.command()(decorated)
+    decorated = PROBLEM(inputs.quiet_option(inputs.json_option(inputs.machine_options(command))))
+    return click.command()(click.argument("file", shell_complete=inputs.complete_files)(decorated))
 
 
 @_file_command
@@ -47,8 +42,8 @@ def simulate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
 
     The device is the result's, or the plan's budget and the profile's link; options override it.
     """
-    document = read_document(read_text(file), *RESULTS, PLAN)
-    result, origin = open_result(document, problem, machine)
+    document = read_document(inputs.read_text(file), *inputs.RESULTS, inputs.PLAN)
+    result, origin = inputs.open_result(document, problem, machine)
     document = fields(result, "planner", "lower_bound", "bound_on", "gap")
     document |= {"problem": result.problem.name, "device": result.device.to_json(), "bandwidth_from": origin}
     answer(as_json, lambda: document | result.timeline.to_json(), report(result, origin))
@@ -67,14 +62,14 @@ def validate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
     The times, peak, addresses and bound stated in a result are checked too, unless options change its device. The exit
     status is 4 when the check fails.
     """
-    document = read_document(read_text(file), *RESULTS, PLAN)
+    document = read_document(inputs.read_text(file), *inputs.RESULTS, inputs.PLAN)
     saved = None
-    if document["format"] in RESULTS:
-        saved, device, origin = open_saved(document, problem, machine)
+    if document["format"] in inputs.RESULTS:
+        saved, device, origin = inputs.open_saved(document, problem, machine)
         loaded, schedule = saved.problem, saved.schedule
         known = check_plan(loaded, schedule, device) if machine.given else check_plan(saved)
     else:
-        loaded, schedule, device, origin = open_plan(document, problem, machine)
+        loaded, schedule, device, origin = inputs.open_plan(document, problem, machine)
         known = check_plan(loaded, schedule, device)
     budget = min(schedule.budget, device.memory)
     names = (
@@ -91,7 +86,9 @@ def validate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
         ("lower bound", _bound(known, covered(loaded, schedule.chunk, known.bound_on))),
     ]
     if saved is not None:
-        rows.append(("not checked", _claims(saved)))
+        estimate = "" if saved.estimate is None else f", that its paper's model says {format_seconds(saved.estimate)}"
+        claims = f"claimed: that {saved.planner} planned it, in {format_seconds(saved.runtime)}{estimate}"
+        rows.append(("not checked", claims))
     answer(as_json, lambda: document, facts(rows, f"valid: {len(schedule.steps)} steps"))
 
 
@@ -102,8 +99,3 @@ def _bound(known: ValidationReport, plans: str) -> str:
     if known.proven or known.claimed_lower_bound is None:
         return text
     return f"{text}; claimed: {format_seconds(known.claimed_lower_bound)}"
-
-
-def _claims(saved: Result) -> str:
-    estimate = "" if saved.estimate is None else f", that its paper's model says {format_seconds(saved.estimate)}"
-    return f"claimed: that {saved.planner} planned it, in {format_seconds(saved.runtime)}{estimate}"

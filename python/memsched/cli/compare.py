@@ -8,20 +8,9 @@ import click
 from rich.table import Table
 
 from memsched._core import Device
-from memsched.cli.inputs import Machine, file_option, json_option, load_problem, machine_options
+from memsched.cli import inputs, show
+from memsched.cli.inputs import Machine
 from memsched.cli.plan import CHUNK, TIME_LIMIT, planners_option
-from memsched.cli.show import (
-    complain,
-    describe_link,
-    describe_problem,
-    exact_bytes,
-    facts,
-    new_table,
-    print_json,
-    print_rich,
-    shown,
-    working,
-)
 from memsched.errors import InfeasibleError, MemschedError
 from memsched.planners.registry import min_memory, not_asked, planners_of
 from memsched.problems.bounds import Bounds, bounds
@@ -31,7 +20,7 @@ from memsched.result import Result
 from memsched.study.compare import compare as run_planners
 from memsched.study.compare import nearest
 from memsched.support.documents import fields, plain, write_document
-from memsched.support.units import format_bytes, format_seconds
+from memsched.support.units import exact_bytes, format_bytes, format_seconds
 
 BOUNDS = ("compute", "transfer", "fractional", "recompute", "best")
 
@@ -47,12 +36,12 @@ def _header(problem: Problem, device: Device, origin: str, known: Bounds) -> Tab
     each = ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in said)
     again = format_seconds(known.recompute)
     rows = [
-        ("problem", describe_problem(problem)),
+        ("problem", show.describe_problem(problem)),
         ("memory", f"M = {exact_bytes(device.memory)}{where}"),
-        ("link", describe_link(device, origin)),
+        ("link", show.describe_link(device, origin)),
         ("bounds", f"{each}; {again} with recomputation"),
     ]
-    return facts(rows, name_of(problem))
+    return show.facts(rows, name_of(problem))
 
 
 def _row(name: str, outcome: Result | MemschedError, best: float) -> tuple[list[str], str]:
@@ -75,12 +64,12 @@ def _row(name: str, outcome: Result | MemschedError, best: float) -> tuple[list[
 
 
 def _table(outcomes: Outcomes) -> Table:
-    table = new_table("planner", "makespan", "/ bound", "peak", "moved", "solved in")
+    table = show.new_table("planner", "makespan", "/ bound", "peak", "moved", "solved in")
     table.add_column("optimal")
     best = min((found.makespan for found in outcomes.values() if isinstance(found, Result)), default=0.0)
     for name, outcome in outcomes.items():
         cells, style = _row(name, outcome, best)
-        table.add_row(*(shown(cell) for cell in cells), style=style)
+        table.add_row(*(show.shown(cell) for cell in cells), style=style)
     return table
 
 
@@ -128,13 +117,15 @@ def _comparison(
 
 
 @click.command()
-@click.argument("problem")
+@inputs.problem_argument
 @planners_option()
 @CHUNK
 @TIME_LIMIT
-@file_option("-o", "--output", help="Save the figures as JSON.")
-@json_option
-@machine_options
+@inputs.file_option("-o", "--output", help="Save the figures as JSON.")
+@inputs.quiet_option
+@inputs.csv_option
+@inputs.json_option
+@inputs.machine_options
 @click.pass_context
 def compare(
     context: click.Context,
@@ -143,6 +134,7 @@ def compare(
     chunk: int | str | None,
     time_limit: float | None,
     output: str | None,
+    as_csv: bool,
     as_json: bool,
     machine: Machine,
 ) -> None:
@@ -157,27 +149,23 @@ def compare(
     a plan, the memory it needs is shown, and for one that was not asked, why. The exit status is 0 when at least one
     planner has a plan, and 3 when none has.
     """
-    loaded = load_problem(problem)
+    loaded = inputs.load_problem(problem)
     names = planners or planners_of(loaded)
     others = {} if planners else not_asked(loaded)
     device, origin = machine.build(loaded)
-    with working("planning") as say:
-        outcomes = run_planners(
-            loaded,
-            device=device,
-            planners=names,
-            chunk=chunk,
-            time_limit=time_limit,
-            progress=lambda name: say(f"planning: {name}"),
-        )
+    options: dict[str, Any] = {"planners": names, "chunk": chunk, "time_limit": time_limit}
+    with show.working("planning") as say:
+        outcomes = run_planners(loaded, device=device, progress=lambda line: say(f"planning: {line}"), **options)
         known = bounds(loaded, device=device, time_limit=0.0)
     document = _comparison(loaded, device, origin, known, outcomes, others)
     if output is not None:
         write_document(output, plain(document))
     if as_json:
-        print_json(document)
+        show.print_json(document)
+    elif as_csv:
+        show.print_csv([{"planner": name, **_outcome_json(outcome)} for name, outcome in outcomes.items()])
     else:
-        print_rich(_header(loaded, device, origin, known), "", _table(outcomes), "", *_notes(outcomes, others))
+        show.print_rich(_header(loaded, device, origin, known), "", _table(outcomes), "", *_notes(outcomes, others))
     if not any(isinstance(found, Result) for found in outcomes.values()):
-        complain(f"no planner has a plan: {nearest(outcomes)}")
+        show.complain(f"no planner has a plan: {nearest(outcomes)}")
         context.exit(3)

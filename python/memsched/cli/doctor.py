@@ -19,8 +19,8 @@ import click
 
 import memsched
 from memsched import _core, profiles
-from memsched.cli.inputs import json_option
-from memsched.cli.show import answer, facts
+from memsched.cli.inputs import json_option, quiet_option
+from memsched.cli.show import answer, complain, facts
 from memsched.errors import MemschedError
 from memsched.planners.chain.dynprog import dynprog
 from memsched.problems import discretize
@@ -28,7 +28,7 @@ from memsched.problems.problem import simulate
 from memsched.support.units import format_bytes, format_seconds
 from memsched.validation.plan import validate
 
-EXTRAS = ("cli", "ilp", "report", "sweep", "dask", "torch")
+EXTRAS = ("cli", "plot", "report", "sweep", "polars", "dask", "ilp", "onnx", "torch")
 AGAIN = "install memsched again: pip install --force-reinstall memsched, or pip install -e . in a checkout"
 
 _COMPILED = (".so", ".pyd")
@@ -160,17 +160,13 @@ def _profiles() -> dict[str, Any]:
     return found
 
 
-def _cores() -> dict[str, int]:
-    every = os.cpu_count() or 1
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else every
-    return {"all": every, "usable": usable}
-
-
 def examine() -> dict[str, Any]:
     """The output of `memsched doctor` as a document."""
     extras = {name: _extra(name, needs) for name, needs in _requirements().items()}
     torch = _installed("torch")
     module = str(discretize.__file__)
+    cores = os.cpu_count() or 1
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
     found: dict[str, Any] = {
         "memsched": {
             "version": memsched.__version__,
@@ -183,7 +179,7 @@ def examine() -> dict[str, Any]:
             "executable": sys.executable,
         },
         "platform": platform.platform(),
-        "cores": _cores(),
+        "cores": {"all": cores, "usable": usable},
         "numpy": _installed("numpy"),
         "extension": {"file": str(_core.__file__), "version": getattr(_core, "__version__", None)},
         "discretize": {"file": module, "compiled": module.endswith(_COMPILED)},
@@ -261,8 +257,10 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 @click.command()
+@quiet_option
 @json_option
-def doctor(as_json: bool) -> None:
+@click.pass_context
+def doctor(context: click.Context, as_json: bool) -> None:
     """Say what is installed and test that it works.
 
     \b
@@ -274,4 +272,5 @@ def doctor(as_json: bool) -> None:
     found = examine()
     answer(as_json, lambda: found, facts(_rows(found), f"memsched {memsched.__version__}"))
     if found["problems"]:
-        raise MemschedError("; ".join(found["problems"]))
+        complain("; ".join(found["problems"]))
+        context.exit(1)

@@ -7,19 +7,9 @@ from typing import Any
 
 import click
 
+from memsched.cli import inputs
 from memsched.cli.check import PROBLEM
-from memsched.cli.inputs import (
-    PLAN,
-    RESULTS,
-    Machine,
-    check_picture,
-    check_writable,
-    file_option,
-    json_option,
-    machine_options,
-    open_result,
-    read_target,
-)
+from memsched.cli.inputs import Machine
 from memsched.cli.plan import Planning, planner_options
 from memsched.cli.show import answer
 from memsched.problems.problem import problem_from
@@ -28,30 +18,31 @@ from memsched.show.plots.addresses import plot_addresses as draw_addresses
 from memsched.show.plots.classes import plot_classes as draw_classes
 from memsched.show.plots.plan import plot as draw
 from memsched.show.trace import trace as make_trace
-from memsched.study.sources import PROBLEMS, named_problem
+from memsched.study.sources import PROBLEMS
 from memsched.support.documents import fields, write_document
 from memsched.support.units import format_seconds
 
 
 def _result(target: str, problem: str | None, machine: Machine, options: Planning) -> Result:
     """A result from a file, from a bare plan, or newly planned for a problem."""
-    found = named_problem(target)
+    found = inputs.made_problem(target)
     if found is None:
-        document = read_target(target, *RESULTS, PLAN, *PROBLEMS)
-        if document["format"] in (*RESULTS, PLAN):
+        document = inputs.read_target(target, *inputs.RESULTS, inputs.PLAN, *PROBLEMS)
+        if document["format"] in (*inputs.RESULTS, inputs.PLAN):
             if options.given:
                 raise click.UsageError(f"'{target}' holds a plan; leave --planner, --chunk and --time-limit out")
-            return open_result(document, problem, machine)[0]
+            return inputs.open_result(document, problem, machine)[0]
         found = problem_from(document)
     if problem is not None:
         raise click.UsageError(f"'{target}' is itself a problem; leave --problem out")
     return options.run(found, machine)[0]
 
 
-def _drawing_command(command: Callable[..., Any], check: Callable[[str], str] = check_writable) -> click.Command:
-    output = file_option("-o", "--output", check=check, required=True, help="The file to write.")
-    decorated = output(PROBLEM(json_option(machine_options(planner_options(command)))))
-    return click.command()(click.argument("target", metavar="FILE|PROBLEM")(decorated))
+def _drawing_command(command: Callable[..., Any], check: Callable[[str], str] = inputs.check_writable) -> click.Command:
+    output = inputs.file_option("-o", "--output", check=check, required=True, help="The file to write.")
+    target = click.argument("target", metavar="FILE|PROBLEM", shell_complete=inputs.complete_problems)
+    decorated = inputs.quiet_option(inputs.json_option(inputs.machine_options(planner_options(command))))
+    return click.command()(target(output(PROBLEM(decorated))))
 
 
 def _say(result: Result, output: str, as_json: bool) -> None:
@@ -99,7 +90,7 @@ def _plot(
     _say(result, output, as_json)
 
 
-plot = _drawing_command(_plot, check_picture)
+plot = _drawing_command(_plot, inputs.check_picture)
 plot.name = "plot"
 
 

@@ -10,9 +10,10 @@ import numpy as np
 from rich.table import Table
 
 from memsched._core import Chain, Device
-from memsched.cli.inputs import Machine, check_picture, file_option, json_option, link_options, load_problem
+from memsched.cli import inputs
+from memsched.cli.inputs import Machine
 from memsched.cli.plan import CHUNK, TIME_LIMIT, planners_option
-from memsched.cli.show import answer, describe_link, describe_problem, facts, new_table, shown, working
+from memsched.cli.show import answer, describe_link, describe_problem, facts, new_table, print_csv, shown, working
 from memsched.planners.registry import PLANNERS, least_on, min_memory
 from memsched.problems.bounds import alike
 from memsched.problems.problem import ChunkLike, Problem, name_of, peak_memory
@@ -20,27 +21,13 @@ from memsched.result import Result
 from memsched.show.plots.frontier import plot_frontier
 from memsched.study.frontier import Frontier, spaced
 from memsched.study.frontier import frontier as plan_frontier
+from memsched.support.documents import fields
 from memsched.support.units import format_bytes, format_percent, format_seconds
 
 CHAIN_PLANNERS = ("pofo", "rotor", "offload")
 GRAPH_PLANNERS = ("selective", "pooch", "superneurons")
 POINTS = 10
 TINY = 1e-9  # tolerance for sums in another order
-
-
-def _memories(problem: Problem, device: Device, chunk: ChunkLike, planners: list[str], points: int) -> list[int]:
-    """Evenly spaced from the least memory of these planners to the peak, plus the least of each."""
-    least = [least_on(problem, name, device, chunk) for name in planners]
-    return spaced(min(least), peak_memory(problem), points, *least)
-
-
-def _header(problem: Problem, device: Device, origin: str, ideal: float) -> Table:
-    rows = [
-        ("problem", describe_problem(problem)),
-        ("link", describe_link(device, origin)),
-        ("ideal", format_seconds(ideal)),
-    ]
-    return facts(rows, name_of(problem))
 
 
 def _cells(one: Frontier, result: Result, best: float) -> tuple[list[str], str]:
@@ -64,6 +51,16 @@ def _table(curves: dict[str, Frontier]) -> Table:
             cells, style = (["no plan  "], "dim") if result is None else _cells(one, result, float(least))
             table.add_row(*(shown(cell) for cell in (name, format_bytes(memory), *cells)), style=style)
     return table
+
+
+def _rows(curves: dict[str, Frontier]) -> list[dict[str, Any]]:
+    """One for each plan, or the lack of it, for CSV."""
+    keys = ("makespan", "lower_bound", "gap", "estimate", "peak_memory", "optimal")
+    return [
+        {"planner": name, "memory": memory, **dict.fromkeys(keys), **({} if one is None else fields(one, *keys))}
+        for name, curve in curves.items()
+        for memory, one in zip(curve.memory.tolist(), curve.results, strict=True)
+    ]
 
 
 def _numbers(values: np.ndarray[Any, Any], one: Frontier) -> list[float | int | None]:
@@ -96,16 +93,18 @@ def _document(
 
 
 @click.command()
-@click.argument("problem")
+@inputs.problem_argument
 @planners_option(f" By default {', '.join(CHAIN_PLANNERS)} for chains, {', '.join(GRAPH_PLANNERS)} for graphs.")
 @click.option(
     "--points", type=click.IntRange(2, 1000), default=POINTS, metavar="N", help=f"Memories; by default {POINTS}."
 )
 @CHUNK
 @TIME_LIMIT
-@file_option("-o", "--output", check=check_picture, help="Draw the curves: .png, .svg or .pdf.")
-@json_option
-@link_options
+@inputs.file_option("-o", "--output", check=inputs.check_picture, help="Draw the curves: .png, .svg or .pdf.")
+@inputs.quiet_option
+@inputs.csv_option
+@inputs.json_option
+@inputs.link_options
 def frontier(
     problem: str,
     planners: list[str],
@@ -113,6 +112,7 @@ def frontier(
     chunk: int | str | None,
     time_limit: float | None,
     output: str | None,
+    as_csv: bool,
     as_json: bool,
     machine: Machine,
 ) -> None:
@@ -125,10 +125,11 @@ def frontier(
     The memories are spaced evenly from the least that any of the planners needs to the peak of the plain run, plus the
     least memory of each planner. --time-limit is per plan. The ideal is the time of computation alone.
     """
-    loaded = load_problem(problem)
+    loaded = inputs.load_problem(problem)
     names = planners or list(CHAIN_PLANNERS if isinstance(loaded, Chain) else GRAPH_PLANNERS)
     device, origin = machine.build(loaded, memory=max(1, peak_memory(loaded)))
-    memories = _memories(loaded, device, chunk, names, points)
+    least = [least_on(loaded, name, device, chunk) for name in names]
+    memories = spaced(min(least), peak_memory(loaded), points, *least)
     curves: dict[str, Frontier] = {}
     with working("planning") as say:
         for name in names:
@@ -148,12 +149,17 @@ def frontier(
             )
     if output is not None:
         plot_frontier(list(curves.values()), output)
-    ideal = next(iter(curves.values())).ideal
+    if as_csv:
+        return print_csv(_rows(curves))
+    head = [
+        ("problem", describe_problem(loaded)),
+        ("link", describe_link(device, origin)),
+        ("ideal", format_seconds(next(iter(curves.values())).ideal)),
+    ]
     again = ", ".join(name for name, known in PLANNERS.items() if known.recomputes)
     notes = [
         "* least makespan for this memory",
         f"gap: to the lower bound on plans that recompute ({again}) or that do not{alike(loaded, chunk, 'once')}",
     ]
-    head = _header(loaded, device, origin, ideal)
     document = partial(_document, loaded, device, chunk, origin, curves)
-    answer(as_json, document, head, "", _table(curves), "", *notes, saved=[output])
+    answer(as_json, document, facts(head, name_of(loaded)), "", _table(curves), "", *notes, saved=[output])

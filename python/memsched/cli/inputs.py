@@ -11,21 +11,24 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from memsched import profiles
 from memsched._core import Device, Schedule
+from memsched.cli.show import warn
 from memsched.errors import InvalidInputError
 from memsched.problems.bounds import bound_of, certified
-from memsched.problems.budget import parse_memory
+from memsched.problems.budget import parse_memory, told_if_slow
 from memsched.problems.problem import Problem, altered, problem_from, simulate
 from memsched.result import Result
 from memsched.show.plots.figure import check_suffix
-from memsched.study.sources import PROBLEMS, link_bandwidth, named_problem
+from memsched.study.sources import PROBLEMS, imported_problem, known_bandwidth, named_problem
 from memsched.support.documents import Document, read_device, read_document, read_plan
 from memsched.support.files import check_regular, read_stream, same_file
 from memsched.support.units import parse_bandwidth, parse_bytes, parse_seconds
 
 RESULTS, PLAN = ("memsched-result/1", "memsched-result/2"), "memsched-plan/1"
+LINK, LINK_FROM = 12.2e9, "default: PCIe 3.0 x16, as measured in the Euro-Par 2020 paper"  # pcie3 in torch/links.csv
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +66,15 @@ class Machine:
             raise InvalidInputError(f"the memory is {self.memory!r}; it must be more than 0 bytes")
         changes: dict[str, Any] = {"memory": memory}
         if self.bandwidth is not None:
-            changes["d2h"] = changes["h2d"] = parse_bandwidth(self.bandwidth)
+            changes["d2h"] = changes["h2d"] = bandwidth = parse_bandwidth(self.bandwidth)
             origin = "--bandwidth"
+            told = told_if_slow(problem, bandwidth, "the bandwidth")
+            if told is not None:
+                warn(told)
         elif base is None:
-            changes["d2h"] = changes["h2d"] = link_bandwidth(problem, "give --bandwidth")
-            origin = "the profile's link_bandwidth"
+            known = known_bandwidth(problem)
+            changes["d2h"] = changes["h2d"] = LINK if known is None else known
+            origin = LINK_FROM if known is None else "the profile's link_bandwidth"
         if self.host_memory is not None:
             changes["host_memory"] = parse_bytes(self.host_memory, "the host memory")
         if self.latency is not None:
@@ -77,18 +84,38 @@ class Machine:
         return altered(base or Device(memory), **changes), origin
 
 
+def complete_files(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
+    """For completion in a shell: the shell's own names of files."""
+    return [CompletionItem(typed, type="file")]
+
+
+def complete_problems(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
+    """The same for a problem: names of what is shipped, or of files."""
+    known = dict.fromkeys((*profiles.names(), *profiles.graph_names()))
+    named = [CompletionItem(name) for name in known if name.startswith(typed)]
+    return named or complete_files(context, option, typed)
+
+
+problem_argument = click.argument("problem", shell_complete=complete_problems)
+
+
 _MEMORY_OPTION = click.option("-m", "--memory", metavar="SIZE|PERCENT", help="M, resident included: 8GiB, 40%, ...")
 _LINK_OPTIONS = (
     click.option(
         "-b",
         "--bandwidth",
         metavar="RATE",
-        help="Bandwidth of the link, each way: 12GB/s, inf, 0. By default the profile's.",
+        help="Bandwidth of the link, each way: 12GB/s, inf, 0. By default the profile's, or 12.2GB/s.",
     ),
     click.option("--duplex/--no-duplex", default=None, help="Whether both directions can be used at the same time."),
     click.option("--latency", metavar="SECONDS", help="Of each transfer: 0.00001 or 10us."),
     click.option("--host-memory", metavar="SIZE", help="The most bytes on the host at once."),
-    click.option("--device", metavar="DEVICE", help="A memsched-device/1 file; the other options override it."),
+    click.option(
+        "--device",
+        metavar="DEVICE",
+        shell_complete=complete_files,
+        help="A memsched-device/1 file; the other options override it.",
+    ),
 )
 
 
@@ -112,13 +139,25 @@ def link_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return decorated
 
 
-def _remember_json(context: click.Context, _: click.Parameter, value: bool) -> bool:
-    context.meta["memsched.json"] = value
+def _one_form(context: click.Context, option: click.Parameter, value: bool) -> bool:
+    if value and context.meta.setdefault("memsched.form", option.name) != option.name:
+        raise click.UsageError("give --json or --csv, not both")
     return value
 
 
-json_option = click.option(
-    "--json", "as_json", is_flag=True, callback=_remember_json, help="Print JSON and nothing else."
+def _remember_quiet(context: click.Context, _: click.Parameter, value: bool) -> None:
+    context.meta["memsched.quiet"] = value
+
+
+json_option = click.option("--json", "as_json", is_flag=True, callback=_one_form, help="Print JSON and nothing else.")
+csv_option = click.option("--csv", "as_csv", is_flag=True, callback=_one_form, help="Print the table as CSV.")
+quiet_option = click.option(
+    "-q",
+    "--quiet",
+    is_flag=True,
+    expose_value=False,
+    callback=_remember_quiet,
+    help="Print errors alone; --json and --csv still print.",
 )
 
 
@@ -161,7 +200,18 @@ def read_target(source: str, *formats: str) -> Document:
 
 def load_problem(source: str) -> Problem:
     """A problem by name, or from a file."""
-    return named_problem(source) or problem_from(read_target(source, *PROBLEMS))
+    return made_problem(source) or problem_from(read_target(source, *PROBLEMS))
+
+
+def made_problem(source: str) -> Problem | None:
+    """A graph or a family by its name, or a problem from a .csv or .onnx file; None if it is neither."""
+    named = named_problem(source)
+    if named is not None:
+        return named
+    found = imported_problem(source)
+    if found is not None:
+        check_input(source)
+    return found
 
 
 def open_result(document: Document, problem: str | None, machine: Machine) -> tuple[Result, str]:
@@ -171,20 +221,23 @@ def open_result(document: Document, problem: str | None, machine: Machine) -> tu
         if not machine.given:
             return saved, origin
         timeline = simulate(saved.problem, saved.schedule, device)
-        measured = replace(saved, device=device, timeline=timeline, lower_bound=0.0)
-        return _bounded(measured), origin
-    chain, schedule, device, origin = open_plan(document, problem, machine)
-    made = Result(
-        planner=str(schedule.planner.get("name", "a plan")),
-        problem=chain,
-        device=device,
-        schedule=schedule,
-        timeline=simulate(chain, schedule, device),
-        lower_bound=0.0,
-        bound_on="all" if schedule.recomputed else "once",
-        runtime=0.0,
-    )
-    return _bounded(made), origin
+        made = replace(saved, device=device, timeline=timeline, lower_bound=0.0)
+    else:
+        loaded, schedule, device, origin = open_plan(document, problem, machine)
+        made = Result(
+            planner=str(schedule.planner.get("name", "a plan")),
+            problem=loaded,
+            device=device,
+            schedule=schedule,
+            timeline=simulate(loaded, schedule, device),
+            lower_bound=0.0,
+            bound_on="all" if schedule.recomputed else "once",
+            runtime=0.0,
+        )
+    runs = [step["run"] for step in made.schedule.steps if "run" in step]
+    on = made.bound_on if runs == [op["name"] for op in made.graph.ops] else "all"
+    bound = certified(bound_of(made.problem, made.schedule, device, on), made.makespan)
+    return replace(made, lower_bound=bound, bound_on=on), origin
 
 
 def open_saved(document: Document, problem: str | None, machine: Machine) -> tuple[Result, Device, str]:
@@ -203,15 +256,6 @@ def open_plan(document: Document, problem: str | None, machine: Machine) -> tupl
     loaded = load_problem(problem)
     device, origin = machine.build(loaded, memory=schedule.budget)
     return loaded, schedule, device, origin
-
-
-def _bounded(result: Result) -> Result:
-    """The result with a lower bound on plans of its class, if it has none."""
-    runs = [step["run"] for step in result.schedule.to_json()["steps"] if "run" in step]
-    in_order = runs == [op["name"] for op in result.graph.ops]
-    on = result.bound_on if in_order else "all"
-    bound = bound_of(result.problem, result.schedule, result.device, on)
-    return replace(result, lower_bound=certified(bound, result.makespan), bound_on=on)
 
 
 def check_writable(path: str) -> str:
@@ -258,7 +302,7 @@ def file_option(*names: str, check: Callable[[str], str] = check_writable, **mor
         outputs.append(path)
         return path
 
-    return click.option(*names, metavar="FILE", callback=checked, **more)
+    return click.option(*names, metavar="FILE", callback=checked, shell_complete=complete_files, **more)
 
 
 def time_limit_option(help: str, **more: Any) -> Callable[..., Any]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from memsched import _core
 from memsched.arena.order import METHODS, Order, kept
 from memsched.arena.order import order as find_order
-from memsched.cli.inputs import SEARCH_LIMIT, file_option, json_option, load_problem
-from memsched.cli.show import answer, exact_bytes, facts, working
+from memsched.cli.inputs import SEARCH_LIMIT, file_option, json_option, load_problem, problem_argument, quiet_option
+from memsched.cli.show import answer, facts, working
 from memsched.problems.problem import Problem, graph_of, name_of
 from memsched.support.documents import fields, write_document
-from memsched.support.units import format_percent, format_seconds
+from memsched.support.units import exact_bytes, format_percent, format_seconds
 
 
 def _schedule(problem: Problem, found: Order, keep: tuple[str, ...]) -> _core.Schedule:
@@ -24,15 +22,6 @@ def _schedule(problem: Problem, found: Order, keep: tuple[str, ...]) -> _core.Sc
     planner = {"name": "order", "method": found.method}
     peak = max(1, found.peak_memory)
     return _core.order_schedule(graph, ids, kept(graph, keep), peak, peak, planner)
-
-
-def _document(problem: Problem, listed: Order, found: Order) -> dict[str, Any]:
-    return {
-        "problem": problem.name,
-        "listed_peak": listed.peak_memory,
-        "reduction": _reduction(listed, found),
-        **fields(found, "method", "peak_memory", "lower_bound", "optimal", "gap", "runtime", "visited", "order"),
-    }
 
 
 def _reduction(listed: Order, found: Order) -> float:
@@ -54,7 +43,7 @@ def _report(problem: Problem, listed: Order, found: Order) -> list[tuple[str, st
 
 
 @click.command()
-@click.argument("problem")
+@problem_argument
 @click.option(
     "--method",
     type=click.Choice(METHODS),
@@ -65,6 +54,7 @@ def _report(problem: Problem, listed: Order, found: Order) -> list[tuple[str, st
 @SEARCH_LIMIT
 @click.option("--keep", multiple=True, metavar="TENSOR", help="A tensor that stays until the end; repeatable.")
 @file_option("-o", "--output", help="Save the order as a bare plan (memsched-plan/1).")
+@quiet_option
 @json_option
 def order(
     problem: str, method: str, time_limit: float, keep: tuple[str, ...], output: str | None, as_json: bool
@@ -94,4 +84,6 @@ def order(
     if output is not None:
         write_document(output, _schedule(loaded, found, keep).to_json())
     report = facts(_report(loaded, listed, found), f"order of {name_of(loaded)}")
-    answer(as_json, lambda: _document(loaded, listed, found), report, saved=[output])
+    keys = ("method", "peak_memory", "lower_bound", "optimal", "gap", "runtime", "visited", "order")
+    document = {"problem": loaded.name, "listed_peak": listed.peak_memory, "reduction": _reduction(listed, found)}
+    answer(as_json, lambda: document | fields(found, *keys), report, saved=[output])

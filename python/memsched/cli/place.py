@@ -10,18 +10,8 @@ import click
 
 from memsched.arena.buffers import Buffer, read_buffers
 from memsched.arena.placement import Placement, write_placement
-from memsched.cli.inputs import (
-    RESULTS,
-    SEARCH_LIMIT,
-    check_picture,
-    check_writable,
-    file_option,
-    first_bytes,
-    json_option,
-    parsed,
-    read_text,
-)
-from memsched.cli.show import answer, exact_bytes, facts, working
+from memsched.cli import inputs
+from memsched.cli.show import answer, facts, working
 from memsched.errors import InvalidInputError
 from memsched.problems.problem import name_of
 from memsched.result import Result
@@ -30,7 +20,7 @@ from memsched.show.plots.addresses import plot_addresses
 from memsched.study.addresses import place as find_addresses
 from memsched.study.addresses import with_addresses
 from memsched.support.documents import read_document, write_document
-from memsched.support.units import format_bytes, format_percent, format_seconds, parse_bytes
+from memsched.support.units import exact_bytes, format_bytes, format_percent, format_seconds, parse_bytes
 
 PLACEMENT = "memsched-placement/1"
 METHODS = ("search", "greedy", "ilp")
@@ -44,19 +34,19 @@ def _holds_json(file: str) -> bool:
     path = Path(file)
     if file == "-" or path.suffix.lower() in ENDINGS:
         return file == "-" or path.suffix.lower() == ".json"
-    return first_bytes(file).lstrip().startswith(b"{")
+    return inputs.first_bytes(file).lstrip().startswith(b"{")
 
 
 def _read(file: str) -> Result | Buffers:
     """A result, or the buffers of a CSV file or of a placement."""
     if not _holds_json(file):
-        return read_buffers(read_text(file))
-    document = read_document(read_text(file), *RESULTS, PLACEMENT)
-    return Result.from_json(document) if document["format"] in RESULTS else Placement.from_json(document).buffers
+        return read_buffers(inputs.read_text(file))
+    document = read_document(inputs.read_text(file), *inputs.RESULTS, PLACEMENT)
+    return Result.from_json(document) if document["format"] in inputs.RESULTS else Placement.from_json(document).buffers
 
 
 def _check_output(output: str) -> str:
-    check_writable(output)
+    inputs.check_writable(output)
     ending = Path(output).suffix.lower()
     if ending not in ENDINGS:
         raise InvalidInputError(f"'{output}' ends in {ending!r}; a placement ends in {', '.join(ENDINGS)}")
@@ -87,21 +77,22 @@ def _report(found: Placement, before: Result | None, after: Result | None, capac
 
 
 @click.command()
-@click.argument("file")
+@click.argument("file", shell_complete=inputs.complete_files)
 @click.option(
     "--capacity",
     metavar="SIZE",
-    callback=parsed(lambda text: parse_bytes(text, "the capacity")),
+    callback=inputs.parsed(lambda text: parse_bytes(text, "the capacity")),
     help="Capacity of the arena; by default as low as possible.",
 )
-@SEARCH_LIMIT
+@inputs.SEARCH_LIMIT
 @click.option("--method", type=click.Choice(METHODS), help="By default search. ilp: the paper's integer program.")
 @click.option("--alignment", type=click.IntRange(1, 2**40), metavar="BYTES", help="Alignment of a result's buffers.")
-@file_option(
+@inputs.file_option(
     "-o", "--output", check=_check_output, help="Save the placement (.csv, .json) or the result with addresses."
 )
-@file_option("--plot", "picture", check=check_picture, help="Draw it: .png, .svg or .pdf.")
-@json_option
+@inputs.file_option("--plot", "picture", check=inputs.check_picture, help="Draw it: .png, .svg or .pdf.")
+@inputs.quiet_option
+@inputs.json_option
 def place(
     file: str,
     capacity: int | None,

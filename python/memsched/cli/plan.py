@@ -10,15 +10,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from memsched.cli.inputs import (
-    Machine,
-    file_option,
-    json_option,
-    load_problem,
-    machine_options,
-    parsed,
-    time_limit_option,
-)
+from memsched.cli import inputs
+from memsched.cli.inputs import Machine
 from memsched.cli.show import answer, report, working
 from memsched.planners.registry import PLANNERS, check_planner, planner_named
 from memsched.problems.problem import Problem
@@ -41,20 +34,25 @@ class Planning:
         """Plan; returns the result and where the link's bandwidth comes from."""
         device, origin = machine.build(problem)
         name = self.planner or "auto"
-        with working(f"planning: {name}"):
-            result = best_plan(problem, device=device, planner=name, chunk=self.chunk, time_limit=self.time_limit)
+        options: dict[str, Any] = {"planner": name, "chunk": self.chunk, "time_limit": self.time_limit}
+        with working(f"planning: {name}") as say:
+            result = best_plan(problem, device=device, progress=lambda line: say(f"planning: {line}"), **options)
         return result, origin
 
 
 CHUNK = click.option(
     "--chunk",
     metavar="SIZE|storage",
-    callback=parsed(parse_chunk),
+    callback=inputs.parsed(parse_chunk),
     help="Cut tensors into pieces, such as 16MiB, or into their storages. For planners that take it.",
 )
-TIME_LIMIT = time_limit_option(
+TIME_LIMIT = inputs.time_limit_option(
     "For planners that search. By default 1 for offload, 0 for pofo and pooch (1 in auto), none for dynprog."
 )
+
+
+def _complete_planners(context: click.Context, option: click.Parameter, typed: str) -> list[str]:
+    return [name for name in (*([] if option.multiple else ["auto"]), *PLANNERS) if name.startswith(typed)]
 
 
 def planners_option(default: str = "") -> Callable[..., Any]:
@@ -64,7 +62,16 @@ def planners_option(default: str = "") -> Callable[..., Any]:
         return list(dict.fromkeys(planner_named(name).name for name in names))
 
     words = f"Repeatable: {', '.join(PLANNERS)}.{default}"
-    return click.option("-p", "--planner", "planners", multiple=True, metavar="NAME", callback=read, help=words)
+    return click.option(
+        "-p",
+        "--planner",
+        "planners",
+        multiple=True,
+        metavar="NAME",
+        callback=read,
+        shell_complete=_complete_planners,
+        help=words,
+    )
 
 
 def planner_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -78,17 +85,25 @@ def planner_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(options=Planning(**taken, given=given), **arguments)
 
     words = f"{', '.join(('auto', *PLANNERS))}. By default auto: the best of all."
-    option = click.option("-p", "--planner", metavar="NAME", callback=parsed(check_planner), help=words)
+    option = click.option(
+        "-p",
+        "--planner",
+        metavar="NAME",
+        callback=inputs.parsed(check_planner),
+        shell_complete=_complete_planners,
+        help=words,
+    )
     decorated: Callable[..., Any] = option(CHUNK(TIME_LIMIT(gathered)))
     return decorated
 
 
 @click.command()
-@click.argument("problem")
-@file_option("-o", "--output", help="Save the result: plan, problem, device, timeline.")
-@file_option("--plan-only", help="Save the bare plan (memsched-plan/1).")
-@json_option
-@machine_options
+@inputs.problem_argument
+@inputs.file_option("-o", "--output", help="Save the result: plan, problem, device, timeline.")
+@inputs.file_option("--plan-only", help="Save the bare plan (memsched-plan/1).")
+@inputs.quiet_option
+@inputs.json_option
+@inputs.machine_options
 @planner_options
 def plan(
     problem: str,
@@ -107,7 +122,7 @@ def plan(
 
     With --json the result is printed in the form that -o saves.
     """
-    result, origin = options.run(load_problem(problem), machine)
+    result, origin = options.run(inputs.load_problem(problem), machine)
     if output is not None:
         write_document(output, result.to_json())
     if plan_only is not None:

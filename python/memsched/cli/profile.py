@@ -8,13 +8,13 @@ import click
 from rich.table import Table
 
 from memsched._core import Chain
-from memsched.cli.inputs import file_option, json_option
-from memsched.cli.show import answer, exact_bytes, facts, working
+from memsched.cli.inputs import file_option, json_option, quiet_option
+from memsched.cli.show import answer, facts, working
 from memsched.errors import MemschedError
 from memsched.planners.registry import min_memory
 from memsched.problems.problem import peak_memory
 from memsched.support.documents import write_document
-from memsched.support.units import format_bandwidth, format_bytes, format_seconds
+from memsched.support.units import exact_bytes, format_bandwidth, format_bytes, format_seconds
 
 
 @click.command()
@@ -32,6 +32,7 @@ from memsched.support.units import format_bandwidth, format_bytes, format_second
 @click.option("--autocast", metavar="TYPE", help="Train under autocast to bf16 or fp16.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random weights and inputs.")
 @file_option("-o", "--output", help="Save the chain (memsched-chain/1), to be used as PROBLEM.")
+@quiet_option
 @json_option
 def profile(
     model: str, input: str | None, device: str, autocast: str | None, seed: int, output: str | None, as_json: bool

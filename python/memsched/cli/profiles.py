@@ -8,28 +8,24 @@ import click
 
 from memsched import profiles as shipped
 from memsched._core import Chain, Graph
-from memsched.cli.inputs import json_option
-from memsched.cli.show import new_table, print_json, print_rich, shown
+from memsched.cli.inputs import complete_problems, csv_option, json_option
+from memsched.cli.show import new_table, print_csv, print_json, print_rich, shown
 from memsched.errors import InvalidInputError
 from memsched.planners.registry import min_memory
 from memsched.problems.problem import peak_memory
 from memsched.support.units import format_bytes, format_seconds
 
 
-def _chain_figures(name: str) -> dict[str, Any]:
-    chain = shipped.load(name)
-    seconds = float(chain.forward_time.sum() + chain.backward_time.sum())
-    return {"name": name, "stages": chain.n} | _figures(chain, seconds, chain.provenance or {})
-
-
-def _graph_figures(name: str) -> dict[str, Any]:
-    graph = shipped.load_graph(name)
-    seconds = sum(op["choices"][0]["time"] for op in graph.ops)
-    return {"name": name, "ops": len(graph.ops)} | _figures(graph, seconds, shipped.provenance(name))
-
-
-def _figures(problem: Chain | Graph, seconds: float, provenance: dict[str, Any]) -> dict[str, Any]:
+def _figures(problem: Chain | Graph) -> dict[str, Any]:
+    if isinstance(problem, Chain):
+        size, provenance = {"stages": problem.n}, problem.provenance or {}
+        seconds = float(problem.forward_time.sum() + problem.backward_time.sum())
+    else:
+        size, provenance = {"ops": len(problem.ops)}, shipped.provenance(problem.name)
+        seconds = sum(op["choices"][0]["time"] for op in problem.ops)
     return {
+        "name": problem.name,
+        **size,
         "min_memory": min_memory(problem),
         "peak_memory": peak_memory(problem),
         "resident": problem.resident,
@@ -48,9 +44,10 @@ def _show(rows: list[dict[str, Any]], title: str, size: str) -> None:
 
 
 @click.command()
-@click.argument("filter", required=False, default="", metavar="[FILTER]")
+@click.argument("filter", required=False, default="", metavar="[FILTER]", shell_complete=complete_problems)
+@csv_option
 @json_option
-def profiles(filter: str, as_json: bool) -> None:
+def profiles(filter: str, as_csv: bool, as_json: bool) -> None:
     """List the shipped profiles, and the training steps that ship as graphs alone, whose name contains FILTER.
 
     \b
@@ -58,13 +55,15 @@ def profiles(filter: str, as_json: bool) -> None:
     memsched profiles bf16
     """
     known = shipped.names()
-    chains = [_chain_figures(name) for name in known if filter.lower() in name]
-    graphs = [_graph_figures(name) for name in shipped.graph_names() if filter.lower() in name and name not in known]
+    chains = [_figures(shipped.load(name)) for name in known if filter.lower() in name]
+    alone = (name for name in shipped.graph_names() if name not in known)
+    graphs = [_figures(shipped.load_graph(name)) for name in alone if filter.lower() in name]
     if not chains and not graphs:
         raise InvalidInputError(f"no profile's name contains {filter!r}; `memsched profiles` lists all")
     if as_json:
-        print_json(chains + graphs)
-        return
+        return print_json(chains + graphs)
+    if as_csv:
+        return print_csv(chains + graphs)
     if chains:
         _show(chains, "profile", "stages")
     if graphs:

@@ -7,17 +7,8 @@ from pathlib import Path
 
 import click
 
-from memsched.cli.inputs import (
-    RESULTS,
-    Machine,
-    check_input,
-    file_option,
-    first_bytes,
-    json_option,
-    open_result,
-    read_target,
-    time_limit_option,
-)
+from memsched.cli import inputs
+from memsched.cli.inputs import Machine
 from memsched.cli.show import answer, working
 from memsched.errors import InvalidInputError, MemschedError, ScheduleError
 from memsched.problems.problem import name_of
@@ -28,13 +19,19 @@ from memsched.support.units import format_seconds
 _SQLITE = b"SQLite format 3\0"
 
 
+def _check_page(path: str) -> str:
+    if Path(path).suffix.lower() not in (".html", ".htm"):
+        raise InvalidInputError(f"the output is '{path}'; a report is a page of HTML, which ends in .html or .htm")
+    return inputs.check_writable(path)
+
+
 def _read_result(path: str) -> Result:
     """A saved result, simulated again."""
     if path != "-" and not os.path.isfile(path):
         raise InvalidInputError(f"'{path}' is not a file; give a result of `memsched plan -o`, or a sweep's store")
-    document = read_target(path, *RESULTS)
+    document = inputs.read_target(path, *inputs.RESULTS)
     try:
-        return open_result(document, None, Machine())[0]
+        return inputs.open_result(document, None, Machine())[0]
     except ScheduleError as error:
         raise ScheduleError(f"'{path}': {error}", error.step) from error
     except MemschedError as error:
@@ -42,8 +39,8 @@ def _read_result(path: str) -> Result:
 
 
 @click.command()
-@click.argument("sources", metavar="FILE...", nargs=-1, required=True)
-@file_option("-o", "--output", required=True, help="The file to write.")
+@click.argument("sources", metavar="FILE...", nargs=-1, required=True, shell_complete=inputs.complete_files)
+@inputs.file_option("-o", "--output", check=_check_page, required=True, help="The page to write: .html or .htm.")
 @click.option(
     "--compare/--no-compare",
     default=None,
@@ -56,8 +53,9 @@ def _read_result(path: str) -> Result:
     metavar="KEY",
     help="For a store: plan this point again and report on its plan. Repeatable.",
 )
-@time_limit_option("For each planner that searches, if planners are run.")
-@json_option
+@inputs.time_limit_option("For each planner that searches, if planners are run.")
+@inputs.quiet_option
+@inputs.json_option
 def report(
     sources: tuple[str, ...],
     output: str,
@@ -79,7 +77,7 @@ def report(
     The page is one file that loads nothing from the network: the streams and the memory, what happens to each tensor,
     the addresses, all planners side by side, and what less memory costs. Needs memsched[report].
     """
-    stores = [check_input(path) for path in sources if first_bytes(path).startswith(_SQLITE)]
+    stores = [inputs.check_input(path) for path in sources if inputs.first_bytes(path).startswith(_SQLITE)]
     if stores:
         if len(sources) > 1:
             raise click.UsageError(f"'{stores[0]}' is a sweep's store; give it alone, or results only")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -26,14 +29,44 @@ from memsched.result import Result
 from memsched.show.arena import budget_of
 from memsched.study.feature_maps import CLASSES, feature_map_classes
 from memsched.support.documents import plain
-from memsched.support.units import format_bytes, format_link, format_percent, format_seconds
+from memsched.support.files import plain_cell
+from memsched.support.units import exact_bytes, format_bytes, format_link, format_percent, format_seconds
 
 _UNFOLDED = 200  # columns, if stdout is not a terminal
+_UNITS = {
+    **dict.fromkeys(("makespan", "lower_bound", "estimate", "runtime", "median_runtime"), "seconds"),
+    **dict.fromkeys(("idle", "recompute_time", "compute_time"), "seconds"),
+    **dict.fromkeys(("memory", "min_memory", "peak_memory", "resident"), "bytes"),
+    "link_bandwidth": "bytes_per_second",
+}
+
+
+def quiet() -> bool:
+    """Whether only errors are wanted, and what --json or --csv asks for."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get("memsched.quiet"))
+
+
+def live() -> bool:
+    """Whether somebody watches the work."""
+    return sys.stderr.isatty() and not quiet()
 
 
 def print_json(document: Any) -> None:
     """One line of JSON on stdout."""
     click.echo(json.dumps(plain(document), allow_nan=False))
+
+
+def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows on stdout as CSV; the units are in the names of the columns, and what a row lacks is empty."""
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(f"{key}_{_UNITS[key]}" if key in _UNITS else key for key in keys)
+    for row in rows:
+        cells = (row.get(key) for key in keys)
+        writer.writerow(plain_cell(cell) if isinstance(cell, str) else cell for cell in cells)
+    click.echo(text.getvalue(), nl=False)
 
 
 def shown(text: str, **more: Any) -> Text:
@@ -42,13 +75,41 @@ def shown(text: str, **more: Any) -> Text:
 
 
 def print_rich(*things: Table | Text | str) -> None:
-    """Print to stdout: in colour on a terminal, plain and unfolded anywhere else."""
+    """Print to stdout: in colour on a terminal, plain and unfolded anywhere else; nothing if only errors are wanted."""
+    if quiet():
+        return
     columns = os.environ.get("COLUMNS")  # 0 where a terminal does not know
     width = _UNFOLDED if columns == "0" or (columns is None and not sys.stdout.isatty()) else None
     console = Console(file=sys.stdout, width=width, highlight=False)
+    for one in things:
+        if isinstance(one, Table) and one.show_header:
+            _fit(one, console.width)
     with console.capture() as captured:
         console.print(*(shown(one) if isinstance(one, str) else one for one in things), sep="\n")
     click.echo("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()), nl=False)
+
+
+def _fit(table: Table, room: int) -> None:
+    """Give a table of `new_table` widths that break no word, long names apart.
+
+    Where it is too wide, the gaps become narrower, then texts are wrapped, and then the last columns are left out.
+    """
+    texts = [[str(text) for text in (column.header, *column.cells)] for column in table.columns]
+    wide = [max(map(cell_len, of)) for of in texts]
+    if sum(wide) + 3 * (len(wide) - 1) <= room:
+        return
+    words = [[cell_len(word) for text in of for word in text.split()] for of in texts]
+    least = [max(of) for of in words]
+    least[0] = max(words[0][0], min(least[0], room // 3))
+    while len(least) > 2 and sum(least) + len(least) - 1 > room:
+        for one in (table.columns, wide, least):
+            one.pop()
+    while sum(wide) + len(wide) - 1 > room and wide != least:
+        spare = [have - need for have, need in zip(wide, least, strict=True)]
+        wide[spare.index(max(spare))] -= 1
+    table.padding = 0
+    for column, width in zip(table.columns, wide, strict=True):
+        column.width = width
 
 
 def say(text: str) -> None:
@@ -60,6 +121,12 @@ def say(text: str) -> None:
 def complain(text: str) -> None:
     """One line on stderr: an error."""
     say(f"error: {' '.join(text.split())}")
+
+
+def warn(text: str) -> None:
+    """One line on stderr: a warning."""
+    if not quiet():
+        say(f"warning: {' '.join(text.split())}")
 
 
 def new_table(name: str, *figures: str) -> Table:
@@ -93,19 +160,14 @@ def facts(rows: Sequence[tuple[str, str]], title: str) -> Table:
 
 @contextmanager
 def working(text: str) -> Iterator[Callable[[str], None]]:
-    """Show a spinner on stderr, if that is a terminal; yields a function that changes its text."""
-    if not sys.stderr.isatty():
+    """Show a spinner on stderr, if somebody watches; yields a function that changes its text."""
+    if not live():
         yield lambda _: None
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(visible(text))
         yield lambda said: progress.update(task, description=visible(said))
-
-
-def exact_bytes(count: int) -> str:
-    """A readable size, with the exact bytes if they differ."""
-    return format_bytes(count) if count < 1024 else f"{format_bytes(count)} ({count} bytes)"
 
 
 def describe_problem(problem: Problem) -> str:
@@ -119,16 +181,12 @@ def describe_link(device: Device, origin: str) -> str:
     return f"{format_link(device)} ({origin})"
 
 
-def offloaded_bytes(result: Result) -> int:
-    """Bytes of the distinct tensors that are offloaded."""
-    sizes = {tensor["name"]: tensor["size"] for tensor in result.graph.tensors}
-    return sum(sizes[name] for name in result.offloaded)
-
-
 def report(result: Result, origin: str) -> Table:
     """The main figures of a plan, and what is proven about it."""
     timeline = result.timeline
     budget = budget_of(result)
+    sizes = {tensor["name"]: tensor["size"] for tensor in result.graph.tensors}
+    offloaded = sum(sizes[name] for name in result.offloaded)
     standing = "proven optimal" if result.optimal else f"gap {format_percent(result.gap)}"
     rows = [
         ("link", describe_link(result.device, origin)),
@@ -137,7 +195,7 @@ def report(result: Result, origin: str) -> Table:
         ("peak memory", f"{exact_bytes(result.peak_memory)} of {exact_bytes(budget)}"),
         ("moved", f"{format_bytes(timeline.bytes_out)} out, {format_bytes(timeline.bytes_in)} in"),
         ("idle", f"{format_seconds(timeline.idle)} of the compute stream"),
-        ("offloaded", f"{len(result.offloaded)} tensors, {format_bytes(offloaded_bytes(result))}"),
+        ("offloaded", f"{len(result.offloaded)} tensors, {format_bytes(offloaded)}"),
     ]
     if result.recomputed:
         seconds = format_seconds(timeline.recompute_time)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,15 +14,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from memsched.cli.inputs import check_input, check_picture, check_writable, file_option, json_option
-from memsched.cli.show import complain, new_table, print_json, print_rich, say, shown
+from memsched.cli import inputs
+from memsched.cli.inputs import file_option
+from memsched.cli.show import complain, live, new_table, print_csv, print_json, print_rich, quiet, say, shown
 from memsched.errors import InvalidInputError
 from memsched.show.plots.sweep import MOST_PANELS
+from memsched.show.report.sweep_rows import Standing, standings
 from memsched.study.sources import name_in
 from memsched.study.sweep import Sweep, SweepProgress
 from memsched.study.sweep import sweep as run_sweep
-from memsched.study.sweep.names import point_of
 from memsched.study.sweep.spec import read_spec
+from memsched.support.documents import fields
 from memsched.support.units import format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 TABLES = (".parquet", ".csv")
 _EVERY = 30.0  # seconds between lines of progress without a terminal
 _SHOWN = 5  # failures to list
+_STANDING = ("points", "planned", "infeasible", "failed", "optimal", "best", "mean_gap", "over_ideal", "median_runtime")
 
 
 def _say(progress: SweepProgress) -> str:
@@ -45,11 +46,11 @@ def _say(progress: SweepProgress) -> str:
 @contextmanager
 def _showing() -> Iterator[Callable[[SweepProgress], None]]:
     """A progress bar on a terminal; otherwise a line on stderr now and then."""
-    if not sys.stderr.isatty():
+    if not live():
         spoken = [time.monotonic()]
 
         def line(progress: SweepProgress) -> None:
-            if time.monotonic() - spoken[0] >= _EVERY:
+            if time.monotonic() - spoken[0] >= _EVERY and not quiet():
                 spoken[0] = time.monotonic()
                 click.echo(
                     f"{progress.kept + progress.finished} of {progress.points} points, {_say(progress)}", err=True
@@ -111,33 +112,19 @@ def _version() -> str:
     return memsched.__version__
 
 
-def _row(name: str, rows: list[dict[str, Any]], best: dict[Any, float]) -> list[str]:
-    planned = [row for row in rows if row["status"] == "planned"]
-    if not planned:
-        return [name, str(len(rows)), "0", "", "", "", ""]
-    wins = sum(row["makespan"] <= best[point_of(row)] * (1 + 1e-9) for row in planned)
-    return [
-        name,
-        str(len(rows)),
-        str(len(planned)),
-        str(wins),
-        format_percent(fmean(row["gap"] for row in planned)),
-        format_percent(fmean(row["makespan"] / row["ideal"] - 1 if row["ideal"] else 0.0 for row in planned)),
-        format_seconds(median(row["runtime"] for row in planned), 2),
-    ]
+def _standings(found: Sweep) -> list[Standing]:
+    return standings(found.rows, [row["planner"] for row in found])
 
 
 def _summary(found: Sweep) -> Table:
     gap = "claimed gap" if found.claimed else "mean gap"
     table = new_table("planner", "points", "planned", "best", gap, "over ideal", "solved in")
-    best: dict[Any, float] = {}
-    by_planner: dict[str, list[dict[str, Any]]] = {}
-    for row in found:
-        by_planner.setdefault(row["planner"], []).append(row)
-        if row["status"] == "planned":
-            best[point_of(row)] = min(row["makespan"], best.get(point_of(row), row["makespan"]))
-    for name, rows in by_planner.items():
-        table.add_row(*map(shown, _row(name, rows, best)))
+    for one in _standings(found):
+        cells = [one.name, str(one.points), str(one.planned)]
+        if one.planned:
+            cells += [str(one.best), *(format_percent(share or 0.0) for share in (one.mean_gap, one.over_ideal))]
+            cells.append(format_seconds(one.median_runtime or 0.0, 2))
+        table.add_row(*map(shown, cells))
     return table
 
 
@@ -162,12 +149,12 @@ def _check_table(path: str) -> str:
     if Path(path).suffix not in TABLES:
         raise InvalidInputError(f"the output is {path!r}; it must end in {' or '.join(TABLES)}")
     _check_modules(path, "pandas", "pyarrow")
-    return check_writable(path)
+    return inputs.check_writable(path)
 
 
 def _check_plot(path: str) -> str:
     _check_modules(path, "matplotlib")
-    return check_picture(path)
+    return inputs.check_picture(path)
 
 
 def _check_modules(path: str, *names: str) -> None:
@@ -177,7 +164,7 @@ def _check_modules(path: str, *names: str) -> None:
 
 
 @click.command()
-@click.argument("spec", metavar="SPEC.toml")
+@click.argument("spec", metavar="SPEC.toml", shell_complete=inputs.complete_files)
 @file_option("--store", help="SQLite file that keeps finished points, which are not planned again.")
 @file_option("-o", "--output", check=_check_table, help="Write the table: .parquet or .csv.")
 @file_option("--plot", "picture", check=_check_plot, help="Draw makespans over memory: .png, .svg or .pdf.")
@@ -187,7 +174,9 @@ def _check_modules(path: str, *names: str) -> None:
     "--dask", "scheduler", metavar="ADDRESS", help="Plan on the workers of a Dask scheduler, tcp://host:8786."
 )
 @click.option("--retry-failed", is_flag=True, help="Plan points that failed before again.")
-@json_option
+@inputs.quiet_option
+@inputs.csv_option
+@inputs.json_option
 @click.pass_context
 def sweep(
     context: click.Context,
@@ -199,6 +188,7 @@ def sweep(
     processes: bool,
     scheduler: str | None,
     retry_failed: bool,
+    as_csv: bool,
     as_json: bool,
 ) -> None:
     """Plan every problem with every planner for many memories and bandwidths, as given in SPEC.toml.
@@ -222,10 +212,10 @@ def sweep(
         raise click.UsageError("give --processes or --dask, not both")
     if store is None and output is None:
         raise click.UsageError("nothing would be kept; give --store FILE, or -o FILE, or both")
-    wanted = read_spec(check_input(spec))
+    wanted = read_spec(inputs.check_input(spec))
     for problem in wanted.problems:
         if name_in(problem) is None:
-            check_input(problem)
+            inputs.check_input(problem)
     panels = len(wanted.problems) * len(wanted.bandwidth or [1])
     if picture is not None and panels > MOST_PANELS:
         raise InvalidInputError(f"'{picture}' would have {panels} panels, more than {MOST_PANELS}; leave --plot out")
@@ -236,12 +226,8 @@ def sweep(
             return run_sweep(
                 wanted.problems,
                 wanted.planners,
-                memory=wanted.memory,
                 beta=wanted.bandwidth or ["profile"],
-                device=wanted.device,
-                options=wanted.options,
-                shared_tables=wanted.shared_tables,
-                slots_of_tables=wanted.slots_of_tables,
+                **fields(wanted, "memory", "device", "options", "shared_tables", "slots_of_tables"),
                 store=store,
                 executor=executor,
                 jobs=jobs,
@@ -266,6 +252,8 @@ def sweep(
     if as_json:
         counts = {status: found.count(status) for status in ("planned", "infeasible", "failed")}
         print_json({"points": len(found), **counts, "rows": None if store else found.rows})
+    elif as_csv:
+        print_csv([{"planner": one.name, **fields(one, *_STANDING)} for one in _standings(found)])
     else:
         print_rich(_summary(found), "", *notes)
     if picture is not None and found.count("planned"):

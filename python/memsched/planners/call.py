@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 import time
@@ -15,11 +16,15 @@ import numpy.typing as npt
 from memsched._core import Device, Graph, Schedule
 from memsched.arena.placement import Placement
 from memsched.arena.residency import placement_of
-from memsched.errors import InfeasibleError
+from memsched.errors import InfeasibleError, LimitError
 from memsched.planners.entry import ENTRIES, Planner
 from memsched.problems.bounds import bound_of, certified
-from memsched.problems.problem import ChunkLike, Problem, graph_of, largest_graph, make_device, peak_of, simulate
+from memsched.problems.budget import make_device
+from memsched.problems.problem import ChunkLike, Problem, graph_of, largest_graph, peak_of, simulate
 from memsched.result import Result
+from memsched.support import quantities
+from memsched.support.types import Quantity
+from memsched.support.units import exact_bytes, told_budget
 
 LEAST_TIME = 0.15  # seconds; work that takes less is never cut short
 
@@ -46,6 +51,11 @@ class Call:
         """Bytes that are left beside the resident ones."""
         return self.device.memory - self.graph.resident
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Its fields by name, to make a call of another class."""
+        return {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+
     def result(
         self,
         params: dict[str, Any],
@@ -63,17 +73,26 @@ class Call:
         )
 
     def no_plan(self, needed: int, reason: str, *, enough: bool = False) -> InfeasibleError:
-        """The error for "no plan"; see `infeasible`."""
-        return infeasible(self.entry.name, self.graph.name, self.device, needed, reason, enough=enough)
+        """The error for "no plan": the reason, and the memory needed; `enough`: it suffices, but less may do."""
+        least, budget = exact_bytes(needed), told_budget(self.device.memory, needed)
+        needs = f"M >= {least} is enough, and less may do" if enough else f"it needs M >= {least}"
+        has_none = f"{self.entry.name} has no plan for '{self.graph.name}' in {budget}"
+        return InfeasibleError(f"{has_none}: {reason}; {needs}", needed)
 
 
 def begin(
-    plan: Callable[..., Result], problem: Problem, M: float | None, beta: float | None, device: Device | None
+    plan: Callable[..., Result],
+    problem: Problem,
+    M: Quantity | None,
+    beta: Quantity | None,
+    device: Device | None,
+    chunk: ChunkLike = None,
 ) -> Call:
-    """Check the arguments that all planners share: problem, M, beta and device."""
-    started = time.perf_counter()
-    graph = graph_of(problem)
-    return Call(entry=ENTRIES[plan], problem=problem, graph=graph, device=make_device(M, beta, device), started=started)
+    """Check the arguments that all planners share: problem, M, beta, device and chunk."""
+    started, chunk = time.perf_counter(), quantities.chunk(chunk)
+    graph = graph_of(problem, chunk)
+    device = make_device(problem, M, beta, device)
+    return Call(entry=ENTRIES[plan], problem=problem, graph=graph, device=device, started=started, chunk=chunk)
 
 
 def measured(
@@ -111,14 +130,6 @@ def measured(
     )
 
 
-def infeasible(
-    planner: str, problem: str, device: Device, needed: int, reason: str, *, enough: bool = False
-) -> InfeasibleError:
-    """The error for "no plan": the reason, and the memory needed; `enough`: it suffices, but may not be the least."""
-    needs = f"M >= {needed} is enough, and less may do" if enough else f"it needs M >= {needed}"
-    return InfeasibleError(f"{planner} has no plan for '{problem}' in {device.memory} bytes: {reason}; {needs}", needed)
-
-
 def without_link(device: Device, moved: int, copies: int = 0) -> bool:
     """Whether the device has no link, or one so slow that this many bytes and copies take forever."""
     slowest = min(device.d2h, device.h2d)
@@ -128,15 +139,11 @@ def without_link(device: Device, moved: int, copies: int = 0) -> bool:
 
 
 def check_memory(
-    planner: str,
-    graph: Graph,
-    device: Device,
-    min_memory: Callable[[], int],
-    recomputing: Callable[[], int] | None = None,
-    copies: int = 0,
+    call: Call, min_memory: Callable[[], int], recomputing: Callable[[], int] | None = None, copies: int = 0
 ) -> None:
     """Refuse a memory below the planner's minimum, or, without a link, below the plain peak: InfeasibleError."""
-    needed = peak_of(graph)
+    device, peak = call.device, peak_of(call.graph)
+    needed = peak
     no_link = without_link(device, needed, copies)
     if device.memory < needed:
         if not no_link:
@@ -149,8 +156,8 @@ def check_memory(
             if no_link and recomputing is None
             else "some stage does not fit"
         )
-        error = infeasible(planner, graph.name, device, needed, reason)
-        travels = not no_link and needed < peak_of(graph) and (recomputing is None or needed < recomputing())
+        error = call.no_plan(needed, reason)
+        travels = not no_link and needed < peak and (recomputing is None or needed < recomputing())
         if travels and device.host_memory is not None:
             more = f", and more where what must leave exceeds host_memory = {device.host_memory}"
             raise InfeasibleError(f"{error}{more}", needed)
@@ -165,6 +172,20 @@ def over_at(started: float, time_limit: float | None) -> float:
 def seconds_left(until: float) -> float | None:
     """Seconds left until a moment, for the core; None without a limit."""
     return None if until == math.inf else max(0.0, until - time.perf_counter())
+
+
+def by_bisection(runs: Callable[[int], bool], low: int, high: int, until: float = math.inf) -> int:
+    """An M in (low, high] with a plan, while one byte less has none. There must be a plan at `high`.
+
+    When time.perf_counter() reaches `until`, or `runs` raises a LimitError, the least M known to have a plan.
+    """
+    while high - low > 1 and time.perf_counter() < until:
+        middle = (low + high) // 2
+        try:
+            low, high = (low, middle) if runs(middle) else (middle, high)
+        except LimitError:
+            break
+    return high
 
 
 def far_apart(count: int) -> npt.NDArray[np.int64]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +11,12 @@ import numpy as np
 from memsched import _core
 from memsched._core import Device, Graph, Schedule
 from memsched.errors import InfeasibleError
-from memsched.planners.call import Call, infeasible, over_at, seconds_left, without_link
-from memsched.planners.entry import ENTRIES
-from memsched.problems.problem import Problem, graph_of, make_device
+from memsched.planners.call import Call, begin, over_at, seconds_left, without_link
+from memsched.problems.problem import Problem, graph_of
 from memsched.result import Result
-from memsched.support import checks
+from memsched.support import checks, quantities
 from memsched.support.memo import once_per_object
-from memsched.support.types import Flags, Progress
+from memsched.support.types import Flags, Progress, Quantity
 
 WORKSPACE_LIMIT = 8 << 20  # bytes; Chainer's default for cuDNN
 FIRST = object()  # instead of a limit: each op uses its first algorithm
@@ -74,8 +72,8 @@ def need_of_keeping_all(graph: Graph, workspace_limit: int) -> int:
 def begin_classes(
     plan: Callable[..., Result],
     problem: Problem,
-    M: float | None,
-    beta: float | None,
+    M: Quantity | None,
+    beta: Quantity | None,
     device: Device | None,
     workspace_limit: object,
     *,
@@ -88,10 +86,9 @@ def begin_classes(
     of them, the minimum is what keeps all of them, unless the planner `mixes` classes: then it may try with less. A
     planner without a workspace_limit passes FIRST.
     """
-    started, entry = time.perf_counter(), ENTRIES[plan]
-    limit = -1 if workspace_limit is FIRST else checks.size("workspace_limit", workspace_limit)
-    graph = graph_of(problem)
-    device = make_device(M, beta, device)
+    limit = -1 if workspace_limit is FIRST else quantities.size("workspace_limit", workspace_limit)
+    call = begin(plan, problem, M, beta, device)
+    graph, device = call.graph, call.device
     moved = int(np.asarray(_core.tensor_bytes(graph))[_core.feature_maps(graph)].sum())
     reason = ""
     if without_link(device, moved, _core.tensor_count(graph)):
@@ -103,17 +100,8 @@ def begin_classes(
     needed = (need_of_keeping_all if reason else need)(graph, limit)
     stays = bool(reason) and device.memory >= needed
     if device.memory < needed and not (reason and mixes):
-        raise infeasible(entry.name, graph.name, device, needed, reason or "some op does not fit")
-    return ClassCall(
-        entry=entry,
-        problem=problem,
-        graph=graph,
-        device=device,
-        workspace_limit=limit,
-        cannot=reason,
-        stays=stays,
-        started=started,
-    )
+        raise call.no_plan(needed, reason or "some op does not fit")
+    return ClassCall(**call.facts | {"workspace_limit": limit}, cannot=reason, stays=stays)
 
 
 def by_default(need: Need) -> Callable[[Problem], int]:
@@ -126,7 +114,7 @@ def search_classes(
     tree: int,
     beam: int,
     threads: int,
-    time_limit: float,
+    time_limit: Quantity,
     progress: Progress,
     *,
     fill: bool = False,
@@ -138,8 +126,8 @@ def search_classes(
     tree = checks.count("tree", tree, 0, 20)
     beam = checks.count("beam", beam, 1, 1000)
     threads = checks.count("threads", threads, 0, 1024)
-    time_limit = checks.non_negative("time_limit", time_limit, "seconds")
-    search = checks.non_negative("search", search, "seconds")
+    time_limit = quantities.seconds("time_limit", time_limit)
+    search = quantities.seconds("search", search)
     seed = checks.count("seed", seed, 0, 2**63 - 1)
     recompute = call.entry.recomputes
     params: dict[str, Any] = {"tree": tree, "beam": beam}

@@ -23,15 +23,6 @@ _CALL = ("problem", "chain", "M", "beta", "device", "table")  # arguments that a
 Plan = TypeVar("Plan", bound=Callable[..., Result])
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """An option of a planner: its name, its type as written, and its default."""
-
-    name: str
-    type: str
-    default: Any
-
-
 def _undecorated(*_: Any) -> Result:
     raise InternalError("an entry was used that decorates no function")
 
@@ -58,7 +49,7 @@ class Planner:
     # as plan, with an argument table=RematTable, for planners that answer many memories from one table.
     with_table: Callable[..., Result] | None = None
     by_name: str = ""  # why it only runs when requested by name; "" if it is among the planners that run by default
-    # (chain, options) -> a function that plans for many devices at once and returns their figures; or None.
+    # (chain, options but time_limit) -> a function that plans for many devices and returns their figures; or None.
     figures: Callable[..., Figures | None] | None = None
     # planner(problem, M, beta, *, device, options) -> Result: the decorated function.
     plan: Callable[..., Result] = _undecorated
@@ -71,11 +62,6 @@ class Planner:
     def name(self) -> str:
         """The name of the function."""
         return self.plan.__name__
-
-    @property
-    def options(self) -> Mapping[str, Option]:
-        """Its options by name."""
-        return options_of(self.plan)
 
     @property
     def takes_graphs(self) -> bool:
@@ -92,10 +78,9 @@ ENTRIES: dict[Callable[..., Result], Planner] = {}
 
 
 @cache
-def options_of(plan: Callable[..., Result]) -> Mapping[str, Option]:
+def options_of(plan: Callable[..., Result]) -> Mapping[str, inspect.Parameter]:
     """The options of a function with the signature of a planner, by name."""
-    listed = inspect.signature(plan).parameters.values()
-    return {one.name: Option(one.name, str(one.annotation), one.default) for one in listed if one.name not in _CALL}
+    return {name: one for name, one in inspect.signature(plan).parameters.items() if name not in _CALL}
 
 
 def takes(plan: Callable[..., Result], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memsched import planners
 from memsched._core import Chain, Device
-from memsched.errors import InvalidInputError, shown
+from memsched.errors import InvalidInputError
 from memsched.planners.entry import ENTRIES, Planner
 from memsched.problems.problem import ChunkLike, Problem, least_memory
 from memsched.support import checks
@@ -56,9 +56,7 @@ def _why_not(entry: Planner, kind: str) -> str:
 
 def check_planner(name: str) -> str:
     """Refuse a name that is neither "auto" nor a planner's; the error lists the planners."""
-    if not isinstance(name, str) or (name != "auto" and name not in PLANNERS):
-        raise InvalidInputError(f"planner is {shown(name)}; it must be auto or one of {', '.join(PLANNERS)}")
-    return name
+    return checks.choice("planner", name, ("auto", *PLANNERS))
 
 
 def planner_named(name: str) -> Planner:

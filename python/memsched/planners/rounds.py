@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from memsched import _core
 from memsched._core import Graph
 from memsched.errors import LimitError
-from memsched.planners.minimum import by_bisection
+from memsched.planners.call import by_bisection
 from memsched.problems.family import GraphFamily, count_rounds
 from memsched.support.memo import once_per_object
 
@@ -58,18 +58,14 @@ def _need_at(family: GraphFamily, batch: int) -> int:
     return _need(family.at(batch))
 
 
-def _fits(family: GraphFamily, batch: int, memory: int) -> bool:
-    return _need_at(family, batch) <= memory
-
-
 def fitting_batch(family: GraphFamily, memory: int) -> int:
     """The largest batch at which the inputs and every op with its fastest algorithm fit; 1 if there is none.
 
     Eq. (3) assumes that needs grow in proportion to the batch. For bisection it is enough that they grow.
     """
-    if _fits(family, family.batch, memory):
+    if _need_at(family, family.batch) <= memory:
         return family.batch
-    found = by_bisection(lambda batch: not _fits(family, batch, memory), 1, family.batch)
+    found = by_bisection(lambda batch: _need_at(family, batch) > memory, 1, family.batch)
     _check_time(family)  # else it may be a batch that was not tried
     return max(1, found - 1)
 
@@ -94,7 +90,7 @@ def rounds_of(family: GraphFamily, memory: int) -> Rounds:
     """
     if family.batches is not None:
         splits = _splits(family)
-        return ([rounds for rounds in splits if _fits(family, rounds[0][0], memory)] or splits[:1])[-1]
+        return ([rounds for rounds in splits if _need_at(family, rounds[0][0]) <= memory] or splits[:1])[-1]
     return balanced(family.batch, -(-family.batch // fitting_batch(family, memory)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,14 +15,15 @@ import numpy.typing as npt
 from memsched import _core
 from memsched._core import Chain, ChainPlans, Device, Graph, Schedule
 from memsched.errors import InfeasibleError, InvalidInputError, LimitError
-from memsched.planners.call import Call, check_memory, far_apart, infeasible, over_at, seconds_left
+from memsched.planners.call import Call, begin, check_memory, far_apart, over_at, seconds_left
 from memsched.planners.entry import ENTRIES
 from memsched.problems.bounds import certified
-from memsched.problems.problem import ChunkLike, Problem, graph_of, make_device
+from memsched.problems.problem import ChunkLike, Problem, graph_of
 from memsched.result import Result
-from memsched.support import checks
+from memsched.support import quantities
 from memsched.support.memo import once_per_object
-from memsched.support.types import Flags
+from memsched.support.types import Flags, Quantity
+from memsched.support.units import exact_bytes
 
 SETS = 64  # rows of flags in memory at a time; fewer ..
 SIMULATED = 2_000_000  # .. if they simulate more ops than this, about 0.2 s
@@ -43,18 +44,19 @@ class SetCall(Call):
     def host_error(self) -> InfeasibleError:
         """The error if nothing fits both the device and the host."""
         name, memory = f"'{self.graph.name}'", self.device.memory
+        budget = exact_bytes(memory)
         if self.device.host_memory is None:
             return InfeasibleError(
-                f"{self.entry.name} found no plan of finite length for {name} in {memory} bytes; "
-                f"the link is too slow, and without it M must be {memory + self.excess}",
+                f"{self.entry.name} found no plan of finite length for {name} in {budget}; "
+                f"the link is too slow, and without it M must be {exact_bytes(memory + self.excess)}",
                 memory + self.excess,
             )
         room, moved = self.device.host_memory, _core.tensor_bytes(self.graph)[_core.movable_tensors(self.graph)]
         together = np.cumsum(moved)
         needed = max(memory + 1, memory + self.excess - int(together[together <= room].max(initial=0)))
         return InfeasibleError(
-            f"{self.entry.name} has no plan for {name} in {memory} bytes with host_memory = {room}: "
-            f"what must leave does not fit the host; raise host_memory, or M to about {needed}",
+            f"{self.entry.name} has no plan for {name} in {budget} with host_memory = {exact_bytes(room)}: "
+            f"what must leave does not fit the host; raise host_memory, or M to about {exact_bytes(needed)}",
             needed,
         )
 
@@ -156,11 +158,16 @@ def plans_of(chain: Chain, chunk: ChunkLike = None) -> ChainPlans:
     return ChainPlans(chain, graph_of(chain, chunk), chunk is not None, seconds)
 
 
+def least_of_fluid_model(chain: Chain) -> int:
+    """The least memory in the paper's model, in which a stage saves a single activation; at most the plain peak."""
+    return plans_of(chain).fluid_least
+
+
 def begin_chain(
     plan: Callable[..., Result],
     problem: Problem,
-    M: float | None,
-    beta: float | None,
+    M: Quantity | None,
+    beta: Quantity | None,
     device: Device | None,
     chunk: ChunkLike = None,
     *,
@@ -170,31 +177,21 @@ def begin_chain(
 
     InfeasibleError: M is below the planner's minimum, or below the peak when there is no link.
     """
-    started, entry = time.perf_counter(), ENTRIES[plan]
+    entry = ENTRIES[plan]
     if not isinstance(problem, Chain):
         raise InvalidInputError(f"problem is a {type(problem).__name__}; {entry.name} plans a Chain")
-    device, alone = make_device(M, beta, device), entry.needs_alone
-    graph = graph_of(problem, chunk)
+    call, alone = begin(plan, problem, M, beta, device, chunk), entry.needs_alone
     needs_alone = None if alone is None else partial(alone, problem)
-    check_memory(entry.name, graph, device, partial(entry.needs, problem) if least else int, needs_alone)
-    stage, tape = _stages(graph)
-    return ChainCall(
-        entry=entry,
-        problem=problem,
-        graph=graph,
-        device=device,
-        chunk=chunk,
-        started=started,
-        stage=stage,
-        tape=tape,
-    )
+    check_memory(call, partial(entry.needs, problem) if least else int, needs_alone)
+    stage, tape = _stages(call.graph)
+    return ChainCall(**call.facts, stage=stage, tape=tape)
 
 
 def begin_sets(
     plan: Callable[..., Result],
     problem: Problem,
-    M: float | None,
-    beta: float | None,
+    M: Quantity | None,
+    beta: Quantity | None,
     device: Device | None,
     chunk: ChunkLike,
     workspace_limit: object,
@@ -203,31 +200,22 @@ def begin_sets(
 
     InfeasibleError: M is below the least of any plan, or below the peak when there is no link.
     """
-    limit = checks.size("workspace_limit", workspace_limit)
+    limit = quantities.size("workspace_limit", workspace_limit)
     if isinstance(problem, Chain):
         return begin_chain(plan, problem, M, beta, device, chunk)
-    started, entry = time.perf_counter(), ENTRIES[plan]
-    graph = _core.fixed_choices(graph_of(problem, chunk), limit)
-    device = make_device(M, beta, device)
+    call = begin(plan, problem, M, beta, device, chunk)
+    graph = _core.fixed_choices(call.graph, limit)
+    call = replace(call, graph=graph, workspace_limit=limit)
     movable = _core.movable_tensors(graph)
     moved = int(np.asarray(_core.tensor_bytes(graph))[movable].sum())
-    peak, host = _core.graph_peak_memory(graph), device.host_memory
-    if host is not None and host < moved and device.memory < peak:
+    host = call.device.host_memory
+    if host is not None and host < moved and call.excess > 0:
         reason = f"the host takes {host} bytes, not all {moved} that could be offloaded, so all must stay"
-        raise infeasible(entry.name, graph.name, device, peak, reason)
-    check_memory(entry.name, graph, device, lambda: need_of_moving_all(graph), copies=len(movable))
+        raise call.no_plan(call.device.memory + call.excess, reason)
+    check_memory(call, lambda: need_of_moving_all(graph), copies=len(movable))
     stage = np.full(_core.tensor_count(graph), -1, dtype=np.int64)
     stage[movable] = np.arange(len(movable))
-    return SetCall(
-        entry=entry,
-        problem=problem,
-        graph=graph,
-        device=device,
-        chunk=None,
-        started=started,
-        stage=stage,
-        workspace_limit=limit,
-    )
+    return SetCall(**call.facts, stage=stage)
 
 
 def need_of_moving_all(graph: Graph) -> int:

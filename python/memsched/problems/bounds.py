@@ -8,19 +8,22 @@ from dataclasses import dataclass
 from memsched import _core
 from memsched._core import Chain, Device, Graph, Schedule
 from memsched.errors import InternalError
+from memsched.problems.budget import make_device
 from memsched.problems.family import GraphFamily, can_split
 from memsched.problems.fluid import fluid_chain, fluid_solve
-from memsched.problems.problem import ChunkLike, Problem, graph_of, make_device
-from memsched.support import checks
+from memsched.problems.problem import ChunkLike, Problem, graph_of
+from memsched.support import checks, quantities
 from memsched.support.docstrings import documented
 from memsched.support.memo import once_per_object
+from memsched.support.types import Quantity
+from memsched.support.views import Shown
 
 BOUND_ON = ("all", "once")  # all schedules, or those that run each op once, in graph order
 ROUNDING = 1e-9  # relative difference allowed between sums of up to a million times in different orders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class Bounds(Shown):
     """Lower bounds in seconds.
 
     Attributes
@@ -54,6 +57,11 @@ class Bounds:
     best: float
     interruptible: float | None
     interruptible_proven: bool
+
+    def __repr__(self) -> str:
+        names = ("best", "compute", "transfer", "fractional", "recompute", "interruptible")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return f"Bounds({', '.join(f'{name}={seconds:.6g}' for name, seconds in given.items())})"
 
 
 def graph_bound(graph: Graph, device: Device) -> float:
@@ -125,12 +133,12 @@ def certified(bound: float, makespan: float) -> float:
 @documented
 def bounds(
     problem: Problem,
-    M: float | None = None,
-    beta: float | None = None,
+    M: Quantity | None = None,
+    beta: Quantity | None = None,
     *,
     device: Device | None = None,
     recompute: bool = False,
-    time_limit: float = 10.0,
+    time_limit: Quantity = 10.0,
 ) -> Bounds:
     """Lower bounds on the makespan of a problem.
 
@@ -139,7 +147,7 @@ def bounds(
     problem : Chain or Graph
     recompute : bool
         Whether schedules may recompute; then `best` is `recompute`, which is at least the compute bound.
-    time_limit : float
+    time_limit : float or str
         Seconds for the interruptible optimum.
 
     References
@@ -154,9 +162,9 @@ def bounds(
     >>> ms.bounds(chain, M=20, beta=1).transfer
     8.0
     """
-    device = make_device(M, beta, device)
+    device = make_device(problem, M, beta, device)
     recompute = checks.flag("recompute", recompute)
-    time_limit = checks.non_negative("time_limit", time_limit, "seconds")
+    time_limit = quantities.seconds("time_limit", time_limit)
     graph = graph_of(problem)
     compute, transfer, fractional = _core.graph_bounds(graph, device, device.memory)
     recomputing = recompute_bound(graph, device)

@@ -1,9 +1,28 @@
-"""Memory budgets, in bytes or as a percentage of what a problem needs."""
+"""The budget and the device of one call: sizes, percentages of what a problem needs, and bandwidths."""
 
 from __future__ import annotations
 
-from memsched.problems.problem import Problem, least_memory, peak_memory
-from memsched.support.units import MEMORY_FORMS, parse_bytes, parse_share, whole_bytes
+import math
+import sys
+import warnings
+from typing import Any
+
+from memsched._core import Device
+from memsched.errors import InvalidInputError, shown
+from memsched.problems.problem import Problem, altered, least_memory, name_of, peak_memory
+from memsched.support import checks, quantities
+from memsched.support.types import Quantity
+from memsched.support.units import (
+    MEMORY_FORMS,
+    format_bandwidth,
+    format_bytes,
+    parse_bytes,
+    parse_share,
+    whole_bytes,
+)
+
+_SLOW = 3600.0  # seconds that a link needs for all of a problem: slower ones are hardly meant
+_REAL = 2**20  # bytes of problems that are measured, not made up: of others nothing is said
 
 
 def parse_memory(value: str | float, problem: Problem, what: str = "the memory") -> int:
@@ -38,3 +57,51 @@ def memory_percent(memory: int, problem: Problem) -> float | None:
     """
     least, most = least_memory(problem), peak_memory(problem)
     return None if most == least else 100 * (memory - least) / (most - least)
+
+
+def make_device(
+    problem: Problem, memory: Quantity | None = None, bandwidth: Quantity | None = None, device: Device | None = None
+) -> Device:
+    """The device of one call: from M and beta (here memory and bandwidth), or one of which they override the two.
+
+    M is as in `parse_memory`; beta is in both directions, 0 means no link, inf a free one. Without a device, M must be
+    given. A link that takes hours for the problem is told by a warning, as its unit is missing.
+    """
+    changes: dict[str, Any] = {}
+    share = checks.as_float(memory)
+    if 0 < share < 1:
+        raise InvalidInputError(f'M is {shown(memory)}, less than a byte; did you mean "{100 * share:g}%"?')
+    if memory is not None:
+        changes["memory"] = parse_memory(memory, problem, "M") if isinstance(memory, str) else memory
+        changes["memory"] = checks.size("M", changes["memory"], 1)
+    if bandwidth is not None:
+        changes["d2h"] = changes["h2d"] = quantities.bandwidth("beta", bandwidth)
+        _warn_if_slow(problem, changes["d2h"])
+    if device is not None:
+        checks.kind("device", device, Device)
+        return altered(device, **changes) if changes else device
+    if memory is None:
+        raise InvalidInputError("M is missing; give M (6GiB, 40% or bytes) or device=")
+    return Device(changes["memory"], bandwidth=changes.get("d2h", 0.0))
+
+
+def told_if_slow(problem: Problem, bandwidth: float, what: str) -> str | None:
+    """What to say of a link, called `what`, that takes hours for what is a matter of seconds; None of any other."""
+    moved = peak_memory(problem)
+    if not 0 < bandwidth < math.inf or moved < max(_REAL, _SLOW * bandwidth):
+        return None
+    return (
+        f"{what} is {format_bandwidth(bandwidth)}, which takes {moved / bandwidth / 3600:,.0f} hours for the "
+        f"{format_bytes(moved)} of {name_of(problem)}; write the unit, such as 12GB/s"
+    )
+
+
+def _warn_if_slow(problem: Problem, bandwidth: float) -> None:
+    """Tell the caller of the package."""
+    told = told_if_slow(problem, bandwidth, "beta")
+    if told is None:
+        return
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("memsched."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(told, stacklevel=level)

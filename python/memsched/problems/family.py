@@ -6,13 +6,16 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memsched import _core
 from memsched._core import Graph
 from memsched.errors import InvalidInputError, shown
 from memsched.support import checks
-from memsched.support.documents import Document, Source, check_keys, read_document, read_graph
+from memsched.support.documents import Document, Saved, Source, check_keys, read_document, read_graph
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _MOST_SUMS = 5 * 10**7  # full batch times stored batches; above, the smallest batch stands for all: it needs no more
 _FORMAT = "memsched-family/1"
@@ -28,7 +31,7 @@ def can_split(family: GraphFamily) -> bool:
     return family.batch > 1 if family.batches is None else family.smallest.batch < family.batch
 
 
-class GraphFamily:
+class GraphFamily(Saved):
     """A function from batch sizes to graphs with the same ops, tensors and algorithms; only numbers change.
 
     Planners that split a batch into rounds take it instead of a graph.
@@ -186,17 +189,17 @@ class GraphFamily:
         return {"format": _FORMAT, "name": self.name, "batch": self.batch, "graphs": graphs}
 
     @classmethod
-    def from_json(cls, source: Source) -> GraphFamily:
+    def from_json(cls, source: Source) -> Self:
         """Read `memsched-family/1` from a dict, a JSON text or the path of a file. It has only the stored graphs."""
         document = read_document(source, _FORMAT)
         check_keys(document, "the family", ("name", "batch", "graphs"))
         if not isinstance(document["graphs"], list) or not isinstance(document["name"], str):
             raise InvalidInputError("the family must have a name and a list of graphs")
+        graphs: dict[int, Graph] = {}
         for k, one in enumerate(document["graphs"]):
             if not isinstance(one, dict):  # a string would be the path of another file
                 raise InvalidInputError(f"graphs[{k}] of the family is {shown(one)}; it must be an object")
-        graphs: dict[int, Graph] = {}
-        for k, graph in enumerate(map(read_graph, document["graphs"])):
+            graph = read_graph(one)
             if graph.batch in graphs:
                 raise InvalidInputError(
                     f"graphs[{k}] of the family has the batch {graph.batch}, as another has; drop one"

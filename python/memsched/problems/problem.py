@@ -10,7 +10,7 @@ from memsched import _core
 from memsched._core import Chain, Device, Graph, Schedule, Timeline
 from memsched.errors import InvalidInputError, shown
 from memsched.problems.family import GraphFamily
-from memsched.support import checks
+from memsched.support import checks, quantities
 from memsched.support.documents import Document, fields, read_chain, read_graph
 from memsched.support.memo import once_per_object
 from memsched.support.units import parse_bandwidth
@@ -33,7 +33,7 @@ def to_graph(chain: Chain, chunk: ChunkLike = None) -> Graph:
     Parameters
     ----------
     chain : Chain
-    chunk : None, int or "storage"
+    chunk : None, int or str
         None: tensors travel whole; bytes: in pieces of at most that size, a1/0, a1/1, ..; "storage": by chain.pieces.
 
     Examples
@@ -43,7 +43,7 @@ def to_graph(chain: Chain, chunk: ChunkLike = None) -> Graph:
     ['F1', 'loss', 'B1']
     """
     checks.kind("chain", chain, Chain)
-    return _core.to_graph(chain, chunk)
+    return _core.to_graph(chain, quantities.chunk(chunk))
 
 
 def problem_from(document: Document) -> Problem:
@@ -78,7 +78,8 @@ def graph_of(problem: Problem, chunk: ChunkLike = None) -> Graph:
         if chunk is not None:
             raise InvalidInputError(f"chunk is {shown(chunk)}, but a graph is not cut; leave it out")
         return problem
-    raise InvalidInputError(f"problem is a {type(problem).__name__}; it must be a Chain or a Graph")
+    remedy = "; profiles.load(name) and Chain.load(path) make one" if isinstance(problem, str) else ""
+    raise InvalidInputError(f"problem is a {type(problem).__name__}; it must be a Chain or a Graph{remedy}")
 
 
 def largest_graph(problem: Problem, schedule: Schedule) -> Graph:
@@ -124,23 +125,6 @@ def peak_memory(problem: Problem) -> int:
     20
     """
     return peak_of(graph_of(problem))
-
-
-def make_device(memory: float | None = None, bandwidth: float | None = None, device: Device | None = None) -> Device:
-    """The device of one call: from M and beta (here memory and bandwidth), or one of which they override the two.
-
-    beta is in both directions; 0 means no link, inf a free one. Without a device, M must be given.
-    """
-    speed = None if bandwidth is None else checks.bandwidth("beta", bandwidth)
-    if device is None:
-        if memory is None:
-            raise InvalidInputError("M is missing; give M (bytes) or device=")
-        return Device(checks.size("M", memory, 1), bandwidth=speed or 0.0)
-    checks.kind("device", device, Device)
-    if memory is None and bandwidth is None:
-        return device
-    changes: dict[str, Any] = {} if memory is None else {"memory": checks.size("M", memory, 1)}
-    return altered(device, **changes, **({} if speed is None else {"d2h": speed, "h2d": speed}))
 
 
 def fields_of(device: Device) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from memsched.support import checks
 from memsched.support.docstrings import documented
 
 LANES = ("compute", "device to host", "host to device")
+_VERBS = ("run", "offload", "prefetch")  # of the steps in each lane
 _PROCESS = 1
 
 
@@ -21,7 +22,7 @@ class Interval:
     """A step that takes time: a run, an offload or a prefetch."""
 
     step: int  # index in the schedule
-    lane: str  # one of LANES
+    lane: int  # index in LANES
     kind: str  # "forward", "backward", "recompute", "offload" or "prefetch"
     name: str  # of the op or the tensor
     start: float  # seconds
@@ -45,22 +46,20 @@ def intervals(result: Result) -> list[Interval]:
     seen: set[str] = set()
     found = []
     for index, step in enumerate(schedule.steps):
-        verb = next((verb for verb in ("run", "offload", "prefetch") if verb in step), None)
+        verb = next((verb for verb in _VERBS if verb in step), None)
         if verb is None:
             continue
         name = step[verb]
         if name not in (phases if verb == "run" else sizes):
             raise InvalidInputError(f"step {index} names {name!r}, which the graph does not have")
+        kind = verb
         if verb == "run":
-            lane = LANES[0]
             kind = "recompute" if name in seen else "forward" if phases[name] == "fwd" else "backward"
             seen.add(name)
-        else:
-            lane, kind = LANES[1 if verb == "offload" else 2], verb
         found.append(
             Interval(
                 step=index,
-                lane=lane,
+                lane=_VERBS.index(verb),
                 kind=kind,
                 name=name,
                 start=float(timeline.start[index]),
@@ -92,7 +91,7 @@ def _complete(interval: Interval) -> dict[str, Any]:
     return {
         "ph": "X",
         "pid": _PROCESS,
-        "tid": 1 + LANES.index(interval.lane),
+        "tid": 1 + interval.lane,
         "name": interval.name,
         "cat": interval.kind,
         "ts": _microseconds(interval.start),

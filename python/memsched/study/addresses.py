@@ -17,9 +17,9 @@ from memsched.arena.residency import as_buffers, as_columns, buffers_of, for_all
 from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.problems.problem import largest_graph, simulate
 from memsched.result import Result
-from memsched.support import checks
+from memsched.support import checks, quantities
 from memsched.support.docstrings import documented
-from memsched.support.types import Progress
+from memsched.support.types import Progress, Quantity
 
 _SECONDS_PER_BUFFER = 5e-6  # a lower estimate of the time to place one
 
@@ -29,7 +29,7 @@ def place(
     buffers: Iterable[Buffer] | Timeline | Result,
     capacity: int | None = None,
     *,
-    time_limit: float | None = 10.0,
+    time_limit: Quantity | None = 10.0,
     method: str = "search",
     alignment: int = 1,
     progress: Progress = None,
@@ -49,9 +49,9 @@ def place(
     buffers : iterable of Buffer, Timeline or Result
         A Timeline must come from `simulate` or a planner, for a Chain or a Graph. One of a family, and one that was
         read from a file, copied or pickled, does not know its buffers: give the Result.
-    capacity : int, optional
+    capacity : int or str, optional
         Bytes. With a capacity, any placement that fits is accepted; by default the arena is made as low as possible.
-    time_limit : float or None
+    time_limit : float, str or None
         Seconds after which the best placement so far is returned; None: search until it is proven.
     method : str
         "search", "greedy", or "ilp" for the integer program of the paper (needs memsched[ilp]).
@@ -106,7 +106,7 @@ def with_addresses(
     ----------
     placement : Placement, optional
         The result of `place(result)`. By default one that fits the budget is made here.
-    time_limit : float or None
+    time_limit : float, str or None
         Seconds for placing.
     alignment : int
         Offsets are multiples of this many bytes; inputs and weights are packed without gaps.
@@ -137,7 +137,7 @@ def with_addresses(
             f"result is a {type(result).__name__} and placement a {type(placement).__name__}; "
             "give a Result, and a Placement or nothing"
         )
-    time_limit = checks.time_limit(time_limit)
+    time_limit = quantities.time_limit(time_limit)
     alignment = checks.count("alignment", alignment, 1, 2**40)
     graph = largest_graph(result.problem, result.schedule)
     if placement is None:

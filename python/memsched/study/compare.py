@@ -5,26 +5,30 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, cast
 
 from memsched._core import Chain, Device
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError, shown
-from memsched.planners.entry import Planner, takes
+from memsched.planners.entry import Planner, options_of, takes
 from memsched.planners.registry import PLANNERS, check_planner, planner_named, planners_of
 from memsched.planners.remat.pebbles import pebbles, suits
 from memsched.planners.rounds import tried_until
 from memsched.problems.bounds import bound_of, certified, graph_bound
+from memsched.problems.budget import make_device
 from memsched.problems.family import GraphFamily
-from memsched.problems.problem import ChunkLike, Problem, fields_of, graph_of, least_memory, make_device
+from memsched.problems.problem import ChunkLike, Problem, fields_of, graph_of, least_memory
 from memsched.result import Result
 from memsched.study.carry import Draft
 from memsched.study.ladder import below, size_of
-from memsched.support import checks
+from memsched.support import checks, quantities
 from memsched.support.docstrings import documented
 from memsched.support.memo import once_per_object
+from memsched.support.types import Quantity
+from memsched.support.units import exact_bytes, format_percent, format_seconds, told_budget
+from memsched.support.views import Columns, Printed, Tabular
 
 MOVES = 300_000  # limit on the moves of auto's searches around plans of a chain, times stages; about 0.1 s
 MOST_MOVES = 8192  # the same, of long ..
@@ -34,21 +38,50 @@ SHORT = 24  # stages, or half the ops: up to here auto tries all rungs, or gives
 SEARCHES = ("offload", "selective", "pooch")  # these use all the time they get, and so come last, in this order
 BEST = "selective"  # of the planners of graphs
 LEAST_SHARE = 0.01  # seconds for a planner; 0 would mean no limit
+Say = Callable[[str], object] | None
 AUTO: dict[str, dict[str, object]] = {"modnn": {"rounds": "search"}, "pofo": {"anneal": True}}
+
+
+class Comparison(dict[str, Result | MemschedError], Tabular, Printed):
+    """What `compare` returns: a dict, planner name -> Result or the error that the planner raised.
+
+    A notebook shows it, and `print` prints it, as a table of the planners: makespan, gap to a lower bound on the plans
+    that the planner can make, peak, bytes moved, ops recomputed; or why there is no plan. `to_pandas` and `to_polars`
+    give a row for each planner, with the columns of a `Sweep`.
+    """
+
+    __slots__ = ()
+
+    @property
+    def best(self) -> Result | None:
+        """The result with the least makespan, the first of several; None if no planner has a plan."""
+        return min((one for one in self.values() if isinstance(one, Result)), key=_makespan, default=None)
+
+    def _columns(self) -> Columns:
+        from memsched.study.sweep.rows import MEASURES, planned, unplanned
+        from memsched.study.sweep.table import columns_of
+
+        figures = ((name, planned(one) if isinstance(one, Result) else unplanned(one)) for name, one in self.items())
+        return columns_of([{"planner": name, **row} for name, row in figures], "planner", "status", *MEASURES)
+
+    def __repr__(self) -> str:
+        best = self.best
+        said = "no plan" if best is None else f"best: {best.planner}, {format_seconds(best.makespan)}"
+        return f"Comparison({len(self)} planners, {said})"
 
 
 @documented
 def compare(
     problem: Problem,
-    M: float | None = None,
-    beta: float | None = None,
+    M: Quantity | None = None,
+    beta: Quantity | None = None,
     *,
     device: Device | None = None,
     planners: Sequence[str] | None = None,
     chunk: ChunkLike = None,
-    time_limit: float | None = None,
-    progress: Callable[[str], None] | None = None,
-) -> dict[str, Result | MemschedError]:
+    time_limit: Quantity | None = None,
+    progress: Say = None,
+) -> Comparison:
     """Run several planners on one problem.
 
     Parameters
@@ -56,19 +89,16 @@ def compare(
     problem : Chain, Graph or GraphFamily
     planners : sequence of str, optional
         Names. By default all listed planners for chains, or for graphs and families; `not_asked` says why no others.
-    chunk : None, int or "storage"
-        How a chain's tensors travel, for planners that take it: whole, in pieces of at most this many bytes, or as
-        single storages. The others move whole tensors.
-    time_limit : float, optional
+    time_limit : float or str, optional
         Seconds for each planner that takes a limit.
     progress : callable, optional
-        Called with the name of each planner before it runs.
+        Called with a line about the work: the name of the planner that runs, how far it is, and the best plan so far.
 
     Returns
     -------
-    dict
-        Planner name -> Result, or the MemschedError that the planner raised (InfeasibleError has .min_memory), in the
-        order of `planners`. An input that only one planner refuses is thus an entry, not an exception.
+    Comparison
+        A dict: planner name -> Result, or the MemschedError that the planner raised (InfeasibleError has .min_memory),
+        in the order of `planners`. An input that only one planner refuses is thus an entry, not an exception.
 
     Raises
     ------
@@ -82,18 +112,18 @@ def compare(
     >>> list(ms.compare(chain, M=20, beta=8, planners=["greedy", "vdnn"]))
     ['greedy', 'vdnn']
     """
-    device = make_device(M, beta, device)
-    _check_common(problem, chunk, time_limit)
+    device, chunk = make_device(problem, M, beta, device), quantities.chunk(chunk)
+    time_limit = quantities.time_limit(time_limit)
+    graph_of(problem, chunk)  # refuses what no planner accepts, so that any later error belongs to one planner
     checks.progress(progress)
     if planners is not None and not checks.is_list(planners):
         raise InvalidInputError(f"planners is {shown(planners)}; give a list of names")
     names = planners_of(problem) if planners is None else list(planners)
     entries = {name: planner_named(name) for name in names}
-    found: dict[str, Result | MemschedError] = {}
+    found = Comparison()
     for name, entry in entries.items():
-        if progress is not None:
-            progress(name)
-        found[name] = _outcome(entry, problem, device, {"chunk": chunk, "time_limit": time_limit})
+        options = {"chunk": chunk, "time_limit": time_limit, **_told(progress, name, found)}
+        found[name] = _outcome(entry, problem, device, options)
     refused = [outcome for outcome in found.values() if isinstance(outcome, InvalidInputError)]
     if refused and len(refused) == len(found):
         raise refused[0]
@@ -103,13 +133,14 @@ def compare(
 @documented
 def plan(
     problem: Problem,
-    M: float | None = None,
-    beta: float | None = None,
+    M: Quantity | None = None,
+    beta: Quantity | None = None,
     *,
     device: Device | None = None,
     planner: str = "auto",
     chunk: ChunkLike = None,
-    time_limit: float | None = None,
+    time_limit: Quantity | None = None,
+    progress: Say = None,
 ) -> Result:
     """Run one planner by name, or all of them and return the plan with the least simulated makespan.
 
@@ -120,15 +151,14 @@ def plan(
         A planner's name, or "auto". auto runs all listed planners for such a problem, improves the plan of POFO or
         PoocH by a search, and also plans for smaller devices, since such plans run here too. Ties go to the planner
         registered first. If the best plan was made for a smaller device, params["planned_for"] names that device.
-    chunk : None, int or "storage"
-        How a chain's tensors travel, for planners that take it: whole, in pieces of at most this many bytes, or as
-        single storages. The others move whole tensors.
-    time_limit : float, optional
+    time_limit : float or str, optional
         Seconds in total. In auto each planner gets an equal share of the time that is left when its turn comes; on a
         graph, selective comes first and gets half. Up to 24 stages, half of the time is for smaller devices. If time
         runs out before any planner has a plan, the remaining ones still get 0.15 s each. By default, and with 0, auto's
         searches on chains stop after a number of moves, so that the plan does not depend on the machine, and PoocH's
         search stops after one second.
+    progress : callable, optional
+        As `compare` takes it.
 
     Returns
     -------
@@ -161,16 +191,17 @@ def plan(
     'offload'
     """
     check_planner(planner)
-    device = make_device(M, beta, device)
+    device, chunk = make_device(problem, M, beta, device), quantities.chunk(chunk)
+    time_limit = quantities.time_limit(time_limit)
     options: dict[str, object] = {"chunk": chunk, "time_limit": time_limit}
-    _check_common(problem, chunk, time_limit)
+    graph_of(problem, chunk)  # refuses what no planner accepts, so that any later error belongs to one planner
+    checks.progress(progress)
     if planner == "auto":
         given = {name: value for name, value in options.items() if value is not None}
-        seconds = checks.time_limit(time_limit)
-        with tried_until(time.perf_counter() + seconds) if seconds else nullcontext():
-            return _bounded(_best_of_ladder(problem, device, given))
+        with tried_until(time.perf_counter() + time_limit) if time_limit else nullcontext():
+            return _bounded(_best_of_ladder(problem, device, given, progress))
     entry = PLANNERS[planner]
-    return entry.plan(problem, device=device, **takes(entry.plan, options))
+    return entry.plan(problem, device=device, **takes(entry.plan, options | _told(progress, planner, {})))
 
 
 def nearest(found: Mapping[str, Result | MemschedError]) -> MemschedError:
@@ -180,21 +211,26 @@ def nearest(found: Mapping[str, Result | MemschedError]) -> MemschedError:
     return min(infeasible, key=lambda error: error.min_memory, default=None) or next(errors)
 
 
-def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object]) -> Result:
+def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object], progress: Say) -> Result:
     """The fastest plan of any planner for the device or a rung below it."""
     names, began = planners_of(problem), time.perf_counter()
     fixed = _search_limits(problem) | {name: value for name, value in given.items() if name != "time_limit"}
-    seconds, short = checks.time_limit(given.get("time_limit")), size_of(problem) <= SHORT
+    seconds, short = quantities.time_limit(given.get("time_limit")), size_of(problem) <= SHORT
     if seconds:
-        found = _run_in_turn(problem, device, fixed, began + (seconds / 2 if short else seconds))
+        found = _run_in_turn(problem, device, fixed, began + (seconds / 2 if short else seconds), progress)
     else:
-        found = {name: _outcome(PLANNERS[name], problem, device, _auto(name, fixed | given)) for name in names}
+        found = {}
+        for name in names:
+            own = _auto(name, fixed | given) | _told(progress, name, found)
+            found[name] = _outcome(PLANNERS[name], problem, device, own)
     if all(isinstance(one, InvalidInputError) for one in found.values()):
         raise _none_found(problem, device, found)
     plans = [one for one in map(found.get, names) if isinstance(one, Result)]
     until = None if seconds is None or (short and seconds == 0) else began + seconds
     plans += _pebbles(problem, device, found, _left(until) if seconds else {})
-    for rung in _rungs(problem, device, plans, until, cast("ChunkLike", given.get("chunk"))):
+    for rung in below(problem, device, partial(_least_makespan, plans), cast("ChunkLike", given.get("chunk"))):
+        if until is not None and time.perf_counter() >= until:
+            break
         same_link = (rung.d2h, rung.h2d, rung.host_memory) == (device.d2h, device.h2d, device.host_memory)
         rest, none = graph_bound(graph_of(problem), rung), True
         for name in names:
@@ -213,7 +249,7 @@ def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object]) 
 
 
 def _run_in_turn(
-    problem: Problem, device: Device, options: dict[str, object], until: float
+    problem: Problem, device: Device, options: dict[str, object], until: float, progress: Say
 ) -> dict[str, Result | MemschedError]:
     """The outcome of each planner, where all are to finish when time.perf_counter() reaches `until`.
 
@@ -233,7 +269,8 @@ def _run_in_turn(
         if left <= quickest < math.inf:
             break
         share = {"time_limit": max(LEAST_SHARE, left / (2 if at == 0 and name == BEST else len(names) - at))}
-        found[name] = one = _outcome(PLANNERS[name], problem, device, _auto(name, options | share))
+        own = _auto(name, options | share) | _told(progress, name, found)
+        found[name] = one = _outcome(PLANNERS[name], problem, device, own)
         if isinstance(one, Result):
             plans = one.params["evaluations"] if name == BEST else 1
             quickest = min(quickest, one.runtime / plans)
@@ -243,18 +280,6 @@ def _run_in_turn(
 def _left(until: float | None) -> dict[str, object]:
     """The option that gives a planner all the time until then; empty without a limit."""
     return {} if until is None else {"time_limit": max(LEAST_SHARE, until - time.perf_counter())}
-
-
-def _rungs(
-    problem: Problem, device: Device, plans: list[Result], until: float | None, chunk: ChunkLike
-) -> Iterator[Device]:
-    """Smaller devices, while there is time."""
-    rungs = below(problem, device, partial(_least_makespan, plans), chunk)
-    while until is None or time.perf_counter() < until:
-        rung = next(rungs, None)
-        if rung is None:
-            return
-        yield rung
 
 
 def _carry(one: Draft | None, problem: Problem, device: Device, plans: list[Result]) -> None:
@@ -306,14 +331,14 @@ def _none_found(problem: Problem, device: Device, found: Mapping[str, Result | M
     nearest = min(infeasible.values(), key=lambda one: one.min_memory, default=proof)
     assert nearest is not None
     least = least_memory(problem)
-    said = f"that there is no plan is proven only below {least}, which one op alone needs"
+    said = f"that there is no plan is proven only below {exact_bytes(least)}, which one op alone needs"
     if device.memory < least:
-        said = f"one op alone needs {least}"
+        said = f"one op alone needs {exact_bytes(least)}"
     elif proof is not None and not isinstance(problem, GraphFamily):
         said = str(proof)
     return InfeasibleError(
-        f"no planner found a plan for '{problem.name}' in {device.memory} bytes ({said}); the one that comes nearest: "
-        f"{nearest}",
+        f"no planner found a plan for '{problem.name}' in {told_budget(device.memory, least)} ({said}); "
+        f"the one that comes nearest: {nearest}",
         nearest.min_memory,
     )
 
@@ -335,7 +360,7 @@ def _search_limits(problem: Problem) -> dict[str, object]:
 
 def _auto(name: str, options: dict[str, object], *, timed: bool = True) -> dict[str, object]:
     """The options of one planner, with no fewer moves than by default; a time limit replaces the limit in moves."""
-    own, moves = {**AUTO.get(name, {}), **options}, PLANNERS[name].options.get("moves")
+    own, moves = {**AUTO.get(name, {}), **options}, options_of(PLANNERS[name].plan).get("moves")
     if not timed:
         own.pop("time_limit", None)
     if own.get("time_limit") is not None:
@@ -346,10 +371,17 @@ def _auto(name: str, options: dict[str, object], *, timed: bool = True) -> dict[
     return own
 
 
-def _check_common(problem: Problem, chunk: ChunkLike, time_limit: float | None) -> None:
-    """Refuse what no planner accepts, so that any later error belongs to one planner."""
-    graph_of(problem, chunk)
-    checks.time_limit(time_limit)
+def _told(say: Say, name: str, found: Mapping[str, Result | MemschedError]) -> dict[str, object]:
+    """Say that a planner begins after these; the option with which it says how far it is."""
+    if say is None:
+        return {}
+    ended, plans = f"; {len(found)} done" if found else "", [one for one in found.values() if isinstance(one, Result)]
+    if plans:
+        best = min(plans, key=_makespan)
+        bound, gap = format_seconds(best.lower_bound), format_percent(best.gap)
+        ended += f", best: {best.planner} {format_seconds(best.makespan)}, bound {bound}, gap {gap}"
+    say(name + ended)
+    return {"progress": lambda share: say(f"{name}, {share:.0%}{ended}")}
 
 
 def _outcome(entry: Planner, problem: Problem, device: Device, options: dict[str, object]) -> Result | MemschedError:

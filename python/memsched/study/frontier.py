@@ -16,19 +16,24 @@ from memsched.errors import InfeasibleError, InvalidInputError, LimitError, show
 from memsched.planners.entry import takes
 from memsched.planners.registry import least_on, planner_named
 from memsched.planners.remat.recompute import make_table, most_slots
-from memsched.problems.problem import ChunkLike, Problem, graph_of, make_device, peak_memory
+from memsched.problems.budget import make_device, parse_memory
+from memsched.problems.problem import ChunkLike, Problem, altered, graph_of, peak_memory
 from memsched.result import Result
 from memsched.study.carry import Draft
-from memsched.support import checks
+from memsched.support import checks, quantities
 from memsched.support.docstrings import documented
-from memsched.support.types import Progress
+from memsched.support.types import Progress, Quantity
+from memsched.support.units import format_bytes
+from memsched.support.views import Columns, Drawn, Tabular
 
 MOST_SLOTS = 4000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Frontier:
+class Frontier(Tabular, Drawn):
     """The makespans of one planner over a range of memories.
+
+    `plot` draws it as `plot_frontier` does; `to_pandas` and `to_polars` give a row for each memory.
 
     Attributes
     ----------
@@ -54,10 +59,8 @@ class Frontier:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Frontier):
             return NotImplemented
-        return self._key() == other._key()
-
-    def _key(self) -> tuple[Any, ...]:
-        return self.planner, self.problem, self.device, self.ideal, self.results, self.memory.tolist()
+        same = all(getattr(self, name) == getattr(other, name) for name in self.__slots__ if name != "memory")
+        return same and np.array_equal(self.memory, other.memory)
 
     @property
     def makespan(self) -> npt.NDArray[np.float64]:
@@ -80,19 +83,34 @@ class Frontier:
         """Simulated, bytes; 0 where there is no plan."""
         return np.array([0 if one is None else one.peak_memory for one in self.results], dtype=np.int64)
 
+    def _columns(self) -> Columns:
+        from memsched.study.sweep.rows import STATUSES, planned
+        from memsched.study.sweep.table import columns_of
+
+        names = ("planner", "memory", *STATUSES["planned"], "estimate")
+        outcomes = zip(self.memory.tolist(), self.results, strict=True)
+        rows = [{"memory": memory, **(planned(one) if one is not None else {})} for memory, one in outcomes]
+        return columns_of([{"planner": self.planner, **row} for row in rows], *names)
+
+    def __repr__(self) -> str:
+        count = sum(one is not None for one in self.results)
+        span = f"{format_bytes(int(self.memory[0]))} to {format_bytes(int(self.memory[-1]))}"
+        plans = f"{count} plans for {len(self.results)} memories, {span}"
+        return f"Frontier(planner={self.planner!r}, problem={self.problem.name!r}, {plans})"
+
 
 @documented
 def frontier(
     problem: Problem,
-    beta: float | None = None,
+    beta: Quantity | None = None,
     *,
     planner: str | None = None,
     device: Device | None = None,
-    memory: Sequence[float] | None = None,
+    memory: Sequence[Quantity] | None = None,
     points: int = 20,
     slots: int | None = None,
     chunk: ChunkLike = None,
-    time_limit: float | None = None,
+    time_limit: Quantity | None = None,
     threads: int = 0,
     progress: Progress = None,
 ) -> Frontier:
@@ -109,15 +127,13 @@ def frontier(
         A planner's name. By default pofo for chains, and selective for graphs.
     device : Device, optional
         Instead of beta, which overrides its bandwidth; its memory is not used.
-    memory : sequence of int, optional
-        Bytes, resident included. By default `points` values, evenly from the planner's minimum to the plain peak.
+    memory : sequence of int or str, optional
+        Bytes, or texts such as "6GiB" and "40%"; resident included. By default `points` values, evenly from the
+        planner's minimum to the plain peak.
     points : int
     slots : int, optional
         Of the shared table, over the largest memory. By default as many as fit in 240 MB, at most 4000.
-    chunk : None, int or "storage"
-        How a chain's tensors travel, for planners that take it: whole, in pieces of at most this many bytes, or as
-        single storages. The others move whole tensors.
-    time_limit : float, optional
+    time_limit : float or str, optional
         Seconds per point, for planners with a time limit. With it, pofo improves its transfers on the simulator.
     progress : callable, optional
         Called with a fraction from 0 to 1 after each point.
@@ -134,15 +150,16 @@ def frontier(
     >>> curve.makespan.tolist()
     [inf, 8.0, 6.0]
     """
-    graph = graph_of(problem)
-    planner = default_planner(problem) if planner is None else planner
+    graph, chunk = graph_of(problem), quantities.chunk(chunk)
+    if planner is None:
+        planner = "pofo" if isinstance(problem, Chain) else "selective"
     found = planner_named(planner)
     points = checks.count("points", points, 1, 100_000)
-    time_limit = checks.time_limit(time_limit)
+    time_limit = quantities.time_limit(time_limit)
     checks.progress(progress)
-    link = make_device(None if device is not None else 1, beta, device)
+    link = make_device(problem, None if device is not None else 1, beta, device)
     memories = _memories(problem, planner, link, chunk, memory, points)
-    link = make_device(memories[-1], None, link)
+    link = altered(link, memory=memories[-1])
     if slots is not None:
         slots = checks.count("slots", slots, 1, 1_000_000)
     run = found.plan
@@ -155,7 +172,7 @@ def frontier(
     results: list[Result | None] = []
     best: Result | None = None
     for bytes_ in memories:
-        device = make_device(bytes_, None, link)
+        device = altered(link, memory=bytes_)
         best = _no_worse(best, _planned(run, problem, device, options), device)
         results.append(best)
         if progress is not None:
@@ -170,11 +187,6 @@ def frontier(
         results=tuple(results),
         memory=column,
     )
-
-
-def default_planner(problem: Problem) -> str:
-    """The planner of a frontier for which none is named."""
-    return "pofo" if isinstance(problem, Chain) else "selective"
 
 
 def _planned(run: Callable[..., Result], problem: Problem, device: Device, options: dict[str, Any]) -> Result | None:
@@ -193,13 +205,15 @@ def _no_worse(best: Result | None, found: Result | None, device: Device) -> Resu
 
 
 def _memories(
-    problem: Problem, planner: str, link: Device, chunk: ChunkLike, memory: Sequence[float] | None, points: int
+    problem: Problem, planner: str, link: Device, chunk: ChunkLike, memory: Sequence[Quantity] | None, points: int
 ) -> list[int]:
     """In increasing order, without repeats."""
     if memory is not None:
         if not isinstance(memory, Sequence | np.ndarray) or not checks.is_list(memory) or not len(memory):
             raise InvalidInputError(f"memory is {shown(memory)}; give a list of bytes, not empty")
-        return sorted({checks.size(f"memory[{at}]", one, 1) for at, one in enumerate(memory)})
+        named = ((f"memory[{at}]", one) for at, one in enumerate(memory))
+        given = ((name, parse_memory(one, problem, name) if isinstance(one, str) else one) for name, one in named)
+        return sorted({checks.size(name, one, 1) for name, one in given})
     return spaced(least_on(problem, planner, link, chunk), peak_memory(problem), points)
 
 

@@ -46,9 +46,23 @@ def _formula(source: str) -> tuple[str, int, str]:
     return network, int(numbers[0]), (numbers[1:] or [_GPU])[0].lower()
 
 
+def imported_problem(path: str) -> Problem | None:
+    """The chain of a .csv file, or the graph of an .onnx file; None if the path ends in neither."""
+    ending = Path(path).suffix.lower()
+    if ending == ".csv":
+        from memsched.readers.csv_files import chain_from_csv
+
+        return chain_from_csv(path)
+    if ending == ".onnx":
+        from memsched.readers.onnx_model import graph_from_onnx
+
+        return graph_from_onnx(path)
+    return None
+
+
 def find_problem(source: str) -> Problem:
     """A problem by name, or from a file."""
-    named = named_problem(source)
+    named = named_problem(source) or imported_problem(source)
     if named is not None:
         return named
     path = Path(source)
@@ -57,15 +71,21 @@ def find_problem(source: str) -> Problem:
     return problem_from(read_document(path, *PROBLEMS))
 
 
-def link_bandwidth(problem: Problem, remedy: str) -> float:
-    """Bytes per second of the link of the problem's profile; if it has none, the error says what to give: `remedy`."""
-    found = profile_link(problem)
+def known_bandwidth(problem: Problem) -> float | None:
+    """Bytes per second of the link of the problem's profile, if it has one."""
     name = problem.name
     if isinstance(problem, Graph) and name in profiles.graph_names() and problem == profiles.load_graph(name):
-        found = profiles.provenance(name)["link_bandwidth"]  # a graph cannot hold it
+        found: float = profiles.provenance(name)["link_bandwidth"]  # a graph cannot hold it
+        return found
+    return profile_link(problem)
+
+
+def link_bandwidth(problem: Problem, remedy: str) -> float:
+    """The same; if there is none, the error says what to give: `remedy`."""
+    found = known_bandwidth(problem)
     if found is None:
         raise InvalidInputError(
-            f"no bandwidth: '{name}' has no provenance.link_bandwidth; "
+            f"no bandwidth: '{problem.name}' has no provenance.link_bandwidth; "
             f"{remedy}, such as 12GB/s (inf: a free link, 0: no link)"
         )
     return found

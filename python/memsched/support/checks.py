@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Collection, Iterable, Sequence
+from difflib import get_close_matches
 from typing import TypeVar
 
 import numpy as np
@@ -123,7 +124,9 @@ def time_limit(value: object) -> float | None:
 def choice(name: str, value: object, known: Collection[str]) -> str:
     """One of some words."""
     if not isinstance(value, str) or value not in known:
-        raise InvalidInputError(f"{name} is {shown(value)}; it must be one of {', '.join(known)}")
+        near = get_close_matches(value[:100], known, n=1) if isinstance(value, str) else []
+        meant = f"did you mean '{near[0]}'? It" if near else "it"
+        raise InvalidInputError(f"{name} is {shown(value)}; {meant} must be one of {', '.join(known)}")
     return value
 
 

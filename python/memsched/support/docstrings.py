@@ -15,17 +15,19 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 PARAMETERS = {
     "problem : Chain, Graph or GraphFamily": "For a family: its graph at full batch.",
     "chain : Chain": "",
-    "M : int": "Memory budget in bytes, resident included.",
-    "beta : float": "Bytes per second; 0 means no link, inf a free one.",
+    "M : int or str": 'Memory budget, resident included: bytes, "6GiB", or "40%" of the way from min_memory to '
+    "peak_memory.",
+    "beta : float or str": 'Bytes per second, or "12GB/s"; 0 means no link, inf a free one.',
     "device : Device, optional": "Instead of M and beta, which override its memory and bandwidth.",
-    'chunk : None, int or "storage"': "How a chain's tensors travel: whole, in pieces of at most this many bytes, or "
-    "as single storages.",
-    "workspace_limit : int": "For graphs, bytes: each op uses the fastest algorithm with at most this much workspace.",
+    "chunk : None, int or str": 'How a chain\'s tensors travel: whole, in pieces of at most this many bytes ("16MiB"), '
+    'or as single storages ("storage"). Planners that do not take it move whole tensors.',
+    "workspace_limit : int or str": "For graphs: each op uses the fastest algorithm with at most this much workspace.",
     "tree : int": "Up to this many maps are searched exhaustively, from 0 to 20.",
     "beam : int": "With more maps, this many states are kept.",
     "threads : int": "0: one per core. The result does not depend on it.",
     "seed : int": "Seed of the search.",
-    "time_limit : float, optional": "Seconds; when they are over, the best plan so far. 0 or None: no limit.",
+    "time_limit : float or str, optional": 'Seconds, or "500ms"; when they are over, the best plan so far. 0 or None: '
+    "no limit.",
     "progress : callable, optional": "Called with a fraction from 0 to 1 as the work goes on.",
     "result : Result": "From any planner, simulated.",
     "path : str or path, optional": "File to save the picture to: .png, .svg or .pdf.",

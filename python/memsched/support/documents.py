@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import math
 import os
-from typing import Any
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from memsched import _core
 from memsched._core import Chain, Device, Graph, Schedule
 from memsched.errors import InvalidInputError, shown
-from memsched.support.files import read_text, write_bytes
+from memsched.support.files import path_of, read_text, write_bytes
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _PLAIN = (dict, list, tuple, str, int, float, np.number, type(None))  # of Python and, as numbers, of numpy
 _DEEPEST = 100  # levels of lists and objects in a document
@@ -108,11 +113,40 @@ def write_document(path: str | os.PathLike[str], document: Document) -> None:
     write_bytes(path, text.encode())
 
 
+def file_of(path: object) -> Path:
+    """The path of a file, for what may not be a JSON text."""
+    return Path(path_of(path))
+
+
+class Saved(ABC):
+    """A class with a JSON form, which a file can hold."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def to_json(self) -> Document:
+        """The JSON form."""
+
+    @classmethod
+    @abstractmethod
+    def from_json(cls, source: Source) -> Self:
+        """Read the JSON form from a dict, a JSON text or the path of a file."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the JSON form to a file, which is replaced as a whole."""
+        write_document(file_of(path), self.to_json())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a file that `save` wrote."""
+        return cls.from_json(file_of(path))
+
+
 def check_keys(document: Document, what: str, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
     """Refuse missing and unknown keys; `format` is always accepted."""
-    for key in required:
-        if key not in document:
-            raise InvalidInputError(f"{what} lacks '{key}'")
+    missing = ", ".join(f"'{key}'" for key in required if key not in document)
+    if missing:
+        raise InvalidInputError(f"{what} lacks {missing}")
     for key in document:
         if key != "format" and key not in required and key not in optional:
             raise InvalidInputError(f"{what} has the unknown key {key!r}; remove it or fix its spelling")
@@ -146,6 +180,8 @@ def check_plain(what: str, value: Any) -> None:
 
 def bandwidth_from_json(value: Any) -> Any:
     """A bandwidth from its JSON form: a number, or "inf"."""
+    if isinstance(value, str) and value != "inf":
+        raise InvalidInputError(f"a bandwidth is {shown(value)}; it must be a number of bytes per second, or 'inf'")
     return math.inf if value == "inf" else value
 
 
@@ -207,6 +243,9 @@ def read_device(source: Source) -> Device:
     duplex = document.get("duplex", False)
     if not isinstance(duplex, bool):
         raise InvalidInputError(f"duplex is {shown(duplex)}; it must be true or false")
+    for key in ("memory", "latency", "host_memory"):  # calls take texts such as "16GiB", documents do not
+        if isinstance(document.get(key), str):
+            raise InvalidInputError(f"{key} of the device is {shown(document[key])}; it must be a number")
     given = {key: document[key] for key in _DEVICE_OPTIONAL if key in document}
     given |= {key: bandwidth_from_json(document.get(key, 0.0)) for key in ("d2h", "h2d")}
     return Device(document["memory"], **given)
@@ -214,16 +253,8 @@ def read_device(source: Source) -> Device:
 
 def write_device(device: Device) -> Document:
     """The form `memsched-device/1`."""
-    return {
-        "format": "memsched-device/1",
-        "memory": device.memory,
-        "d2h": bandwidth_to_json(device.d2h),
-        "h2d": bandwidth_to_json(device.h2d),
-        "duplex": device.duplex,
-        "latency": device.latency,
-        "host_memory": device.host_memory,
-        "name": device.name,
-    }
+    document: Document = {"format": "memsched-device/1", **fields(device, "memory", *_DEVICE_OPTIONAL)}
+    return document | {key: bandwidth_to_json(document[key]) for key in ("d2h", "h2d")}
 
 
 def read_plan(source: Source) -> Schedule:

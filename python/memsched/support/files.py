@@ -29,6 +29,12 @@ def path_of(given: object, what: str = "the path") -> str:
     return path
 
 
+def why(error: Exception) -> str:
+    """What an error of the system says, without its number and the path, which the message names already."""
+    said = error.strerror if isinstance(error, OSError) else None
+    return said or str(error) or "out of memory"
+
+
 def same_file(one: Name, other: Name) -> bool:
     """Whether two paths lead to the same file, which need not exist."""
     return os.path.realpath(path_of(one)) == os.path.realpath(path_of(other))
@@ -45,8 +51,8 @@ def check_regular(path: str) -> os.stat_result:
     return facts
 
 
-def read_text(path: Name, *, encoding: str = "utf-8", most: int = MOST_BYTES) -> str:
-    """Read a whole text file of at most `most` bytes; line ends are kept."""
+def read_bytes(path: Name, most: int = MOST_BYTES, remedy: str = "split it, or check what it is") -> bytes:
+    """Read a whole file of at most `most` bytes; the error of one that has more says the remedy."""
     name = path_of(path)
     try:
         facts = check_regular(name)  # before it is opened, since opening a pipe waits for its writer
@@ -54,10 +60,19 @@ def read_text(path: Name, *, encoding: str = "utf-8", most: int = MOST_BYTES) ->
             with open(name, "rb") as file:
                 content = file.read(most + 1)
         if facts.st_size > most or len(content) > most:
-            raise OSError(f"it has more than {most} bytes, the limit; split it, or check what it is")
+            raise OSError(f"it has more than {most} bytes, the limit; {remedy}")
+        return content
+    except (OSError, ValueError, MemoryError) as error:
+        raise InvalidInputError(f"'{name}' cannot be read: {why(error)}") from error
+
+
+def read_text(path: Name, *, encoding: str = "utf-8", most: int = MOST_BYTES) -> str:
+    """Read a whole text file of at most `most` bytes; line ends are kept."""
+    content = read_bytes(path, most)
+    try:
         return content.decode(encoding)
-    except (OSError, ValueError, MemoryError) as error:  # ValueError: not text
-        raise InvalidInputError(f"'{name}' cannot be read: {error or 'out of memory'}") from error
+    except (ValueError, MemoryError) as error:  # ValueError: not text
+        raise InvalidInputError(f"'{path_of(path)}' cannot be read: {why(error)}") from error
 
 
 def read_stream(stream: IO[str] | None, what: str, most: int = MOST_BYTES) -> str:
@@ -67,7 +82,7 @@ def read_stream(stream: IO[str] | None, what: str, most: int = MOST_BYTES) -> st
             raise OSError("it is closed")
         text = stream.read(most + 1)
     except (OSError, ValueError, MemoryError) as error:
-        raise InvalidInputError(f"{what} cannot be read: {error or 'out of memory'}") from error
+        raise InvalidInputError(f"{what} cannot be read: {why(error)}") from error
     if len(text) > most:
         raise InvalidInputError(f"{what} has more than {most} characters, the limit")
     return text
@@ -83,6 +98,8 @@ def write_bytes(path: Name, content: bytes) -> None:
     try:
         target = Path(name).resolve()
         known = check_regular(str(target)) if target.exists() else None
+        if known is None and not target.parent.is_dir():
+            raise OSError(f"'{Path(name).parent}' is not a directory")
         beside = target.with_name(f".memsched-{secrets.token_hex(8)}")  # a short name, however long the target's is
         handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if known is None else 0o600)
         temporary = beside
@@ -96,7 +113,7 @@ def write_bytes(path: Name, content: bytes) -> None:
         temporary = None
         _sync_folder(target.parent)
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a loop of links, before Python 3.13
-        raise InvalidInputError(f"'{name}' cannot be written: {error}") from error
+        raise InvalidInputError(f"'{name}' cannot be written: {why(error)}") from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)

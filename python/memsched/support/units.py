@@ -72,17 +72,6 @@ def whole_bytes(amount: Fraction, what: str, value: object, forms: str) -> int:
     return count
 
 
-def _number_of_bytes(value: float, what: str, forms: str) -> int:
-    """Bytes given as a number, not as a text."""
-    if isinstance(value, Rational):
-        whole = is_number(value) and value.denominator == 1
-    else:
-        whole = is_number(value) and math.isfinite(value) and not value % 1
-    if not whole:
-        raise _refuse(what, value, "which is not a whole number of bytes", forms)
-    return whole_bytes(Fraction(int(value)), what, value, forms)
-
-
 def _bytes_of(text: str, what: str, forms: str) -> int:
     amount, unit = _split(text, what, forms)
     scale = _scale(unit)
@@ -110,7 +99,13 @@ def parse_bytes(value: str | float, what: str = "the size", forms: str = BYTES_F
     """
     if isinstance(value, str):
         return _bytes_of(value, what, forms)
-    return _number_of_bytes(value, what, forms)
+    if isinstance(value, Rational):
+        whole = is_number(value) and value.denominator == 1
+    else:
+        whole = is_number(value) and math.isfinite(value) and not value % 1
+    if not whole:
+        raise _refuse(what, value, "which is not a whole number of bytes", forms)
+    return whole_bytes(Fraction(int(value)), what, value, forms)
 
 
 def parse_share(value: str, what: str = "the memory") -> Fraction:
@@ -213,6 +208,29 @@ def format_bytes(count: float) -> str:
     """
     sign, count = ("-", -count) if count < 0 else ("", count)
     return sign + _scaled(count, 3, 1024, "B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def exact_bytes(count: int) -> str:
+    """A size in a suitable unit, with the bytes where they differ.
+
+    Examples
+    --------
+    >>> exact_bytes(512), exact_bytes(2495698035)
+    ('512 B', '2.32 GiB (2495698035 bytes)')
+    """
+    return format_bytes(count) if count < 1024 else f"{format_bytes(count)} ({count} bytes)"
+
+
+def told_budget(memory: int, needed: int) -> str:
+    """A budget that is too small, in an error; a percentage may have been meant.
+
+    Examples
+    --------
+    >>> told_budget(40, 2495698035)
+    '40 B (did you mean "40%"?)'
+    """
+    meant = memory <= 100 < needed / 1000
+    return exact_bytes(memory) + (f' (did you mean "{memory}%"?)' if meant else "")
 
 
 def format_bandwidth(bandwidth: float) -> str:

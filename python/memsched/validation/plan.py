@@ -62,13 +62,12 @@ class ValidationReport:
         """Whether the derived lower_bound proves that no plan covered by it is faster."""
         return self.makespan <= self.lower_bound * (1 + 1e-12)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """What a plan holds: bytes after each event, and the lifetime of each buffer in steps."""
-
-    memory: list[tuple[float, int]]
-    stays: list[Stay]
+    def __repr__(self) -> str:
+        return (
+            f"ValidationReport(makespan={self.makespan:.6g}, lower_bound={self.lower_bound:.6g}, "
+            f"bound_on={self.bound_on!r}, proven={self.proven}, peak_memory={self.peak_memory}, "
+            f"recomputed={len(self.recomputed)}, steps={len(self.start)})"
+        )
 
 
 def _check_head(graph: Json, plan: Json, device: Json) -> int:
@@ -99,8 +98,8 @@ def check_plan(graph: Json, plan: Json, device: Json) -> ValidationReport:
     return checked(graph, plan, device)[0]
 
 
-def checked(graph: Json, plan: Json, device: Json) -> tuple[ValidationReport, Held]:
-    """The report of one plan on one graph, and the buffers it holds."""
+def checked(graph: Json, plan: Json, device: Json) -> tuple[ValidationReport, list[tuple[float, int]], list[Stay]]:
+    """The report of one plan on one graph, the bytes after each event, and the lifetime of each buffer in steps."""
     times = _check_head(graph, plan, device)
     replay = Replay(graph, plan, device)
     start, end = execute(replay)
@@ -109,10 +108,7 @@ def checked(graph: Json, plan: Json, device: Json) -> tuple[ValidationReport, He
     sizes = [(step.verb, replay.tensors.get(step.name, 0)) for step in replay.steps]
     memory = [(moment, held + resident) for moment, held in check_intervals(replay, start, end)]
     last = len(replay.steps) - 1
-    held = Held(
-        memory=memory,
-        stays=[(b.name, max(b.born, 0), 1 + (last if b.dies is None else b.dies), b.bytes) for b in replay.buffers],
-    )
+    stays = [(b.name, max(b.born, 0), 1 + (last if b.dies is None else b.dies), b.bytes) for b in replay.buffers]
     report = ValidationReport(
         makespan=times * max(end, default=0.0),
         peak_memory=max(one for _, one in memory),
@@ -125,7 +121,7 @@ def checked(graph: Json, plan: Json, device: Json) -> tuple[ValidationReport, He
         start=tuple(start),
         end=tuple(end),
     )
-    return report, held
+    return report, memory, stays
 
 
 def validate(problem: Any, schedule: Any = None, device: Any = None) -> ValidationReport:
@@ -183,7 +179,7 @@ def validate(problem: Any, schedule: Any = None, device: Any = None) -> Validati
         graph = problem if hasattr(problem, "ops") else to_graph(problem, chunk=schedule.chunk)
         rounds, graphs[1] = [(1, 1)], graph.to_json()
         both = {1: checked(graphs[1], plan, machine)}
-    alone = {batch: report for batch, (report, _) in both.items()}
+    alone = {batch: report for batch, (report, _, _) in both.items()}
     sums = ("makespan", "compute_time", "recompute_time", "bytes_out", "bytes_in")
     peaks = ("peak_memory", "logical_peak")
     totals: dict[str, Any] = {key: sum(times * getattr(alone[one], key) for one, times in rounds) for key in sums}
@@ -194,7 +190,7 @@ def validate(problem: Any, schedule: Any = None, device: Any = None) -> Validati
         raise ScheduleError(f"All rounds together {text}; give fewer rounds: times are finite and bytes below 2^63.")
     report = replace(alone[rounds[0][0]], **totals)
     if result is not None:
-        check_result(result, report, both[rounds[0][0]][1].memory, both[max(both)][1].stays)
+        check_result(result, report, both[rounds[0][0]][1], both[max(both)][2])
         report = replace(report, claimed_lower_bound=result.lower_bound, bound_on=result.bound_on)
     return replace(report, lower_bound=_derived(graphs, rounds, machine, report))
 

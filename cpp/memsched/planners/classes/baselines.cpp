@@ -2,10 +2,10 @@
 
 namespace memsched {
 
-ClassSolution swap_all(const Graph& graph, const Device& device, Bytes budget, bool scheduled) {
+ClassSolution swap_all(const Graph& graph, const Device& device, bool scheduled) {
     Workers alone(1);
     const Progress unheard;
-    ClassSearch search(graph, device, budget, alone, unheard);
+    ClassSearch search(graph, device, alone, unheard);
     const std::vector<MapClass> swapped(search.maps().size(), MapClass::swap);
     if (scheduled) {
         return search.with_best_rule(swapped);
@@ -15,9 +15,9 @@ ClassSolution swap_all(const Graph& graph, const Device& device, Bytes budget, b
     return all;
 }
 
-ClassSolution superneurons(const Graph& graph, const Device& device, Bytes budget, const Progress& progress) {
+ClassSolution superneurons(const Graph& graph, const Device& device, const Progress& progress) {
     Workers alone(1);
-    ClassSearch search(graph, device, budget, alone, progress);
+    ClassSearch search(graph, device, alone, progress);
     const std::vector<TensorId>& maps = search.maps();
     ClassSolution found{std::vector<MapClass>(maps.size(), MapClass::keep), {FetchRule::Kind::convolutions}, 0};
     const FetchRule on_demand{FetchRule::Kind::demand};

@@ -1,26 +1,15 @@
 #include "memsched/planners/classes/class_search.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace memsched {
-namespace {
 
-// The budget is the only limit; questions may have extra bytes.
-Device without_limit(Device device) {
-    device.memory = std::numeric_limits<Bytes>::max();
-    return device;
-}
-
-} // namespace
-
-ClassSearch::ClassSearch(const Graph& graph, const Device& device, Bytes budget, Workers& workers,
-                         const Progress& progress)
-    : capacity_(std::min(budget, device.memory) - graph.resident()), workers_(workers), progress_(progress),
+ClassSearch::ClassSearch(const Graph& graph, const Device& device, Workers& workers, const Progress& progress)
+    : capacity_(device.memory - graph.resident()), workers_(workers), progress_(progress),
       lists_(at(workers.threads())) {
     for (int worker = 0; worker < workers.threads(); ++worker) {
         plans_.push_back(std::make_unique<ClassBuilder>(graph));
-        simulators_.emplace_back(graph, without_limit(device), budget);
+        simulators_.emplace_back(graph, device, device.memory);
         plans_.back()->ask([this, worker] {
             if (worker == 0) {
                 return stopped(fraction_);
@@ -73,9 +62,9 @@ std::vector<Seconds> ClassSearch::makespans(std::size_t number,
     return found;
 }
 
-StepList ClassSearch::steps(const std::vector<MapClass>& classes, const FetchRule& rule) {
+StepList ClassSearch::steps(const std::vector<MapClass>& classes) {
     StepList list;
-    plans_[0]->build(classes, capacity_, rule, list);
+    plans_[0]->build(classes, capacity_, {}, list);
     return list;
 }
 

@@ -23,7 +23,7 @@ struct ClassSolution {
 // Whether a is less than b by more than rounding.
 inline bool clearly_less(Seconds a, Seconds b) { return a < b * (1 - 1e-12); }
 
-// One assignment of classes, and the bytes that it may use beyond the budget.
+// One assignment of classes, and the bytes that it may use beyond the memory.
 struct ClassQuestion {
     std::vector<MapClass> classes;
     Bytes more = 0;
@@ -31,8 +31,8 @@ struct ClassQuestion {
 
 class ClassSearch {
   public:
-    // budget: bytes, resident included. Keeps references to graph, workers and progress.
-    ClassSearch(const Graph& graph, const Device& device, Bytes budget, Workers& workers, const Progress& progress);
+    // Keeps references to graph, workers and progress.
+    ClassSearch(const Graph& graph, const Device& device, Workers& workers, const Progress& progress);
 
     const std::vector<TensorId>& maps() const { return plans_[0]->maps(); }
 
@@ -46,8 +46,8 @@ class ClassSearch {
     std::size_t between_stops() const { return maps().size() < 1000 ? 8 : 1; }
     // Whether the search was told to stop; `fraction` of it is done.
     bool stopped(double fraction);
-    // The steps of a plan for which `makespan` is finite.
-    StepList steps(const std::vector<MapClass>& classes, const FetchRule& rule);
+    // The steps, with eager fetches, of a plan for which `makespan` is finite.
+    StepList steps(const std::vector<MapClass>& classes);
     // The best of eager fetches, fetches one layer ahead and fetches on demand; Simulator::illegal if none fits. Eager
     // ones are usually the best, but fetches that are listed early hold their memory against later runs. When told to
     // stop, the first of them that fits.

@@ -1,13 +1,19 @@
 #include "memsched/planners/classes/pooch.h"
 
+#include "memsched/support/late_acceptance.h"
+
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <random>
 
 namespace memsched {
 namespace {
 
 using Classes = std::vector<MapClass>;
+
+constexpr std::int64_t moves_until_return =
+    30; // moves per map without a better plan before the walk returns to the best
 
 // Maps whose transfers, when all maps are swapped, overlap times in which the compute stream is idle: by their offload,
 // and by their prefetch.
@@ -15,9 +21,9 @@ struct Stalling {
     std::vector<std::uint8_t> out, in;
 };
 
-Stalling stalling_maps(const Graph& graph, const Device& device, Bytes budget, ClassSearch& search) {
-    const StepList list = search.steps(Classes(search.maps().size(), MapClass::swap), {});
-    const Timeline timeline = simulate(graph, list, device, budget);
+Stalling stalling_maps(const Graph& graph, const Device& device, ClassSearch& search) {
+    const StepList list = search.steps(Classes(search.maps().size(), MapClass::swap));
+    const Timeline timeline = simulate(graph, list, device, device.memory);
     std::vector<std::pair<Seconds, Seconds>> gaps;
     Seconds busy_until = 0;
     for (std::size_t k = 0; k < list.steps.size(); ++k) {
@@ -312,26 +318,33 @@ void keep_what_fits(ClassSearch& search, ClassSolution& best) {
     }
 }
 
+// Changes the class of one to three maps, of one map twice as often as of two or three.
+void change(std::vector<MapClass>& classes, std::mt19937_64& random) {
+    const std::uint64_t roll = random() % 4;
+    for (std::uint64_t left = roll < 2 ? 1 : roll; left > 0; --left) {
+        MapClass& one = classes[random() % classes.size()];
+        one = static_cast<MapClass>((static_cast<std::uint64_t>(one) + 1 + random() % 2) % 3);
+    }
+}
+
 } // namespace
 
-std::optional<PoochSolution> pooch(const Graph& graph, const Device& device, Bytes budget, bool recompute,
+std::optional<PoochSolution> pooch(const Graph& graph, const Device& device, bool recompute,
                                    const PoochOptions& options, Workers& workers, const Progress& progress) {
-    ClassSearch search(graph, device, budget, workers, progress);
-    const auto solution = [&](const ClassSolution& swap_opt, const ClassSolution& best) {
-        return PoochSolution{swap_opt, best, search.evaluations()};
-    };
+    ClassSearch search(graph, device, workers, progress);
+    const auto solution = [&](const ClassSolution& best) { return PoochSolution{best, search.evaluations()}; };
     ClassSolution start = search.with_best_rule(Classes(search.maps().size(), MapClass::swap));
     ClassSolution found{Classes(search.maps().size(), MapClass::keep), {}, 0};
     found.makespan = search.makespan(found.classes);
     if (found.makespan < Simulator::illegal) { // nothing stalls
-        return solution(found, found);
+        return solution(found);
     }
     Stalling stalling;
     if (start.makespan < Simulator::illegal) {
         if (search.stopped(0)) {
-            return solution(start, start);
+            return solution(start);
         }
-        stalling = stalling_maps(graph, device, budget, search);
+        stalling = stalling_maps(graph, device, search);
     } else {
         start = mixed_start(graph, device, recompute, search);
         if (start.makespan == Simulator::illegal) {
@@ -341,14 +354,47 @@ std::optional<PoochSolution> pooch(const Graph& graph, const Device& device, Byt
         stalling.out = stalling.in;
     }
     found = settled(search, KeepSearch(search, stalling, options).best(start));
-    if (!recompute) {
-        return solution(found, found);
+    if (recompute) {
+        found = settled(search, with_recomputation(graph, search, std::move(found)));
+        if (options.fill) {
+            keep_what_fits(search, found);
+        }
     }
-    ClassSolution best = settled(search, with_recomputation(graph, search, found));
-    if (options.fill) {
-        keep_what_fits(search, best);
+    return solution(found);
+}
+
+ClassSolution improve_classes(const Graph& graph, const Device& device, ClassSolution start, std::uint64_t seed,
+                              std::int64_t& evaluations, const Progress& progress) {
+    Workers alone(1);
+    ClassSearch search(graph, device, alone, progress);
+    ClassSolution best = std::move(start), current = best, next;
+    if (best.classes.empty()) {
+        return best;
     }
-    return solution(found, best);
+    std::mt19937_64 random(seed);
+    LateAcceptance walk(64);
+    walk.restart(best.makespan);
+    std::int64_t waited = 0;
+    const auto between = static_cast<std::int64_t>(search.between_stops());
+    for (std::int64_t move = 0; move % between != 0 || !search.stopped(1); ++move) {
+        next = {current.classes, {}, 0};
+        change(next.classes, random);
+        next.makespan = search.makespan(next.classes);
+        if (walk.accept(next.makespan)) {
+            std::swap(current, next);
+        }
+        ++waited;
+        if (clearly_less(current.makespan, best.makespan)) {
+            best = current;
+            waited = 0;
+        } else if (waited > moves_until_return * static_cast<std::int64_t>(best.classes.size())) {
+            current = best;
+            walk.restart(best.makespan);
+            waited = 0;
+        }
+    }
+    evaluations += search.evaluations();
+    return best;
 }
 
 } // namespace memsched

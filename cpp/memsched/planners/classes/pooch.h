@@ -15,19 +15,19 @@ struct PoochOptions {
 };
 
 struct PoochSolution {
-    ClassSolution swap_opt, pooch;
+    ClassSolution best;
     std::int64_t evaluations = 0;
 };
 
-// Keep and swap only (the first step), and all of PoocH if `recompute`; otherwise `pooch` is swap_opt. If everything
-// fits nothing moves. budget: bytes, resident included. If swapping all maps does not run (no link, a small host), it
-// starts from a mixture of classes; none if no such mixture runs. Stops early when told to.
-std::optional<PoochSolution> pooch(const Graph& graph, const Device& device, Bytes budget, bool recompute,
+// Keep and swap only (the first step), and all of PoocH if `recompute`. If everything fits nothing moves. If swapping
+// all maps does not run (no link, a small host), it starts from a mixture of classes; none if no such mixture runs.
+// Stops early when told to.
+std::optional<PoochSolution> pooch(const Graph& graph, const Device& device, bool recompute,
                                    const PoochOptions& options, Workers& workers, const Progress& progress);
 
 // Beyond the paper: changes the classes of one to three maps at random, by late acceptance on the makespan, until told
 // to stop, and returns the best. `evaluations` counts on.
-ClassSolution improve_classes(const Graph& graph, const Device& device, Bytes budget, ClassSolution start,
-                              std::uint64_t seed, std::int64_t& evaluations, const Progress& progress);
+ClassSolution improve_classes(const Graph& graph, const Device& device, ClassSolution start, std::uint64_t seed,
+                              std::int64_t& evaluations, const Progress& progress);
 
 } // namespace memsched

@@ -3,8 +3,6 @@
 #include "memsched/model/fixed_choices.h"
 #include "memsched/simulate/simulate.h"
 
-#include <algorithm>
-
 namespace memsched {
 namespace {
 
@@ -61,14 +59,13 @@ std::vector<MapClass> vdnn_classes(const Graph& graph, const Lifetimes& lifetime
     return classes;
 }
 
-VdnnSolution vdnn_sync(const Graph& graph, const Device& device, Bytes budget, bool stays) {
+VdnnSolution vdnn_sync(const Graph& graph, const Device& device, bool stays) {
     const FixedChoices baseline = fix_choices(graph, -1);
-    const Bytes capacity = std::min(budget, device.memory) - graph.resident();
+    const Bytes capacity = device.memory - graph.resident();
     ClassBuilder plans(baseline.graph);
-    Simulator simulator(graph, device, budget);
+    Simulator simulator(graph, device, device.memory);
     const FetchRule rule{FetchRule::Kind::layers, 1, true};
-    VdnnSolution best;
-    best.makespan = Simulator::illegal;
+    VdnnSolution best{{}, false, Simulator::illegal};
     for (const bool convolutions : {false, true}) {
         StepList list;
         const auto classes = stays ? std::vector(plans.maps().size(), MapClass::keep)

@@ -17,8 +17,8 @@ struct VdnnSolution {
 std::vector<MapClass> vdnn_classes(const Graph& graph, const Lifetimes& lifetimes, bool convolutions);
 
 // The better of the two, on a graph whose ops may have several choices: each run uses the fastest one whose workspace
-// finds room. budget: bytes, resident included. stays: all maps are kept. The makespan is Simulator::illegal if there
+// finds room. stays: all maps are kept. The makespan is Simulator::illegal if there
 // is no such plan.
-VdnnSolution vdnn_sync(const Graph& graph, const Device& device, Bytes budget, bool stays = false);
+VdnnSolution vdnn_sync(const Graph& graph, const Device& device, bool stays = false);
 
 } // namespace memsched

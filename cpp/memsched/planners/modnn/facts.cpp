@@ -1,6 +1,5 @@
 #include "memsched/planners/modnn/facts.h"
 
-#include "memsched/model/readers.h"
 #include "memsched/planners/modnn/modnn.h"
 
 #include <algorithm>
@@ -12,11 +11,7 @@ namespace {
 template <class Choose> Bytes largest_need(const Graph& graph, const Choose& choose) {
     Bytes most = 0;
     for (const Op& op : graph.ops()) {
-        Bytes need = choose(op).workspace + written_bytes(graph, op);
-        for (const TensorId t : op.reads) {
-            need += graph.tensor(t).bytes;
-        }
-        most = std::max(most, need);
+        most = std::max(most, choose(op).workspace + written_bytes(graph, op) + bytes_of(graph, op.reads));
     }
     return most;
 }
@@ -48,14 +43,11 @@ OpId ModnnFacts::next_use(TensorId t, OpId behind) const {
 }
 
 Flags ModnnFacts::touched(OpId first, OpId last) const {
-    Flags flags(uses.size(), 0);
+    Flags flags = flags_of(uses.size(), graph.op(first).writes);
     for (OpId op = first; op <= last; ++op) {
         for (const TensorId t : graph.op(op).reads) {
             flags[at(t)] = 1;
         }
-    }
-    for (const TensorId t : graph.op(first).writes) {
-        flags[at(t)] = 1;
     }
     return flags;
 }

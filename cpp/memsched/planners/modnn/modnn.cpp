@@ -12,92 +12,83 @@ namespace {
 
 using Scheme = ModnnState::Scheme;
 
-// Line 16: whether a prefetch leaves room for the ops until its use.
-class Foresight {
-  public:
-    // Keeps a reference to facts.
-    explicit Foresight(const ModnnFacts& facts) : facts_(facts) {}
+// Line 16: whether a prefetch leaves room for the ops until its use. They use their least workspaces and first fit; if
+// nothing fits, windows of the fewest bytes are cleared.
 
-    // Whether ops i + 1 .. s find room once i has run with `layout`, which includes the tensor to prefetch. They use
-    // their least workspaces and first fit; if nothing fits, windows of the fewest bytes are cleared.
-    bool fits(OpId i, OpId s, ModnnLayout layout) const {
-        finish(i, layout);
-        for (OpId u = i + 1; u <= s; ++u) {
-            if (!prepare(u, layout)) {
+void foresee_end(const ModnnFacts& facts, OpId op, ModnnLayout& layout) {
+    layout.memory.remove(Segment::workspace);
+    for (const TensorId t : facts.graph.op(op).reads) {
+        layout.used[at(t)] = 1;
+    }
+    for (const TensorId t : facts.graph.op(op).writes) {
+        layout.arrive(t);
+    }
+    for (const TensorId t : facts.over[at(op)]) {
+        if (layout.here[at(t)]) {
+            layout.remove(t);
+        }
+    }
+}
+
+bool foresee_place(const ModnnFacts& facts, TensorId owner, Bytes bytes, const Flags& protects, ModnnLayout& layout) {
+    const bool top = facts.goes_to_top(owner);
+    auto low = layout.memory.first_fit(bytes, top);
+    if (!low) {
+        std::optional<Window> best;
+        layout.each_window(bytes, protects, [&](Window&& window) {
+            if (!best || window.held < best->held) {
+                best = std::move(window);
+            }
+        });
+        if (!best) {
+            return false;
+        }
+        for (const TensorId t : best->tensors) {
+            layout.remove(t);
+        }
+        low = top ? best->high - bytes : best->low;
+    }
+    layout.memory.place(owner, *low, bytes);
+    if (owner >= 0) {
+        layout.arrive(owner);
+    }
+    return true;
+}
+
+// The inputs, outputs and workspace of an op.
+bool foresee_room(const ModnnFacts& facts, OpId op, ModnnLayout& layout) {
+    const Flags protects = facts.touched(op, op);
+    Tensors absent = facts.graph.op(op).reads;
+    std::erase_if(absent, [&](TensorId t) { return layout.here[at(t)] != 0; });
+    for (const Tensors& some : {facts.by_size(absent), facts.by_size(facts.graph.op(op).writes)}) {
+        for (const TensorId t : some) {
+            if (!foresee_place(facts, t, facts.bytes(t), protects, layout)) {
                 return false;
             }
-            finish(u, layout);
-        }
-        return true;
-    }
-
-  private:
-    // Its inputs, outputs and workspace.
-    bool prepare(OpId u, ModnnLayout& layout) const {
-        const Flags protects = facts_.touched(u, u);
-        Tensors absent = facts_.graph.op(u).reads;
-        std::erase_if(absent, [&](TensorId t) { return layout.here[at(t)] != 0; });
-        for (const Tensors& some : {facts_.by_size(absent), facts_.by_size(facts_.graph.op(u).writes)}) {
-            for (const TensorId t : some) {
-                if (!take(t, facts_.bytes(t), protects, layout)) {
-                    return false;
-                }
-            }
-        }
-        const Bytes scratch = facts_.base_workspace(u);
-        return scratch == 0 || take(Segment::workspace, scratch, protects, layout);
-    }
-
-    bool take(TensorId owner, Bytes bytes, const Flags& protects, ModnnLayout& layout) const {
-        const bool top = facts_.goes_to_top(owner);
-        auto low = layout.memory.first_fit(bytes, top);
-        if (!low) {
-            std::optional<Window> best;
-            layout.each_window(bytes, protects, [&](Window&& window) {
-                if (!best || window.held < best->held) {
-                    best = std::move(window);
-                }
-            });
-            if (!best) {
-                return false;
-            }
-            for (const TensorId t : best->tensors) {
-                layout.remove(t);
-            }
-            low = top ? best->high - bytes : best->low;
-        }
-        layout.memory.place(owner, *low, bytes);
-        if (owner >= 0) {
-            layout.arrive(owner);
-        }
-        return true;
-    }
-
-    void finish(OpId op, ModnnLayout& layout) const {
-        layout.memory.remove(Segment::workspace);
-        for (const TensorId t : facts_.graph.op(op).reads) {
-            layout.used[at(t)] = 1;
-        }
-        for (const TensorId t : facts_.graph.op(op).writes) {
-            layout.arrive(t);
-        }
-        for (const TensorId t : facts_.over[at(op)]) {
-            if (layout.here[at(t)]) {
-                layout.remove(t);
-            }
         }
     }
+    const Bytes scratch = facts.base_workspace(op);
+    return scratch == 0 || foresee_place(facts, Segment::workspace, scratch, protects, layout);
+}
 
-    const ModnnFacts& facts_;
-};
+// Whether ops i + 1 .. s find room once i has run with `layout`, which includes the tensor to prefetch.
+bool foresees(const ModnnFacts& facts, OpId i, OpId s, ModnnLayout layout) {
+    foresee_end(facts, i, layout);
+    for (OpId op = i + 1; op <= s; ++op) {
+        if (!foresee_room(facts, op, layout)) {
+            return false;
+        }
+        foresee_end(facts, op, layout);
+    }
+    return true;
+}
 
 // The decisions of Algorithm 1, op by op.
 class Algorithm1 {
   public:
-    Algorithm1(const Graph& graph, const Device& device, Bytes capacity, const ModnnOptions& options,
-               const Progress& progress)
-        : facts_(graph), foresight_(facts_), options_(options), progress_(progress), state_(facts_, device, capacity),
-          ops_(static_cast<OpId>(graph.ops().size())) {}
+    Algorithm1(const Graph& graph, const Device& device, bool foresee, const Progress& progress)
+        : facts_(graph), foresee_(foresee), progress_(progress),
+          state_(facts_, device, device.memory - graph.resident()), ops_(static_cast<OpId>(graph.ops().size())) {}
 
     ModnnSolution plan() {
         for (OpId i = 0; i < ops_; ++i) {
@@ -110,8 +101,7 @@ class Algorithm1 {
   private:
     struct Algorithm {
         std::int32_t choice = 0;
-        Bytes low = StepList::no_address; // of its workspace
-        Tensors victims;
+        Scheme place; // of its workspace
     };
 
     // Often, as an op may read and write 100,000 tensors.
@@ -230,7 +220,7 @@ class Algorithm1 {
             const Seconds own = op.choices[at(base)].time - choice.time - place->delay - late;
             if (!gain || own > *gain) {
                 gain = own;
-                best = {static_cast<std::int32_t>(k), place->low, place->victims};
+                best = {static_cast<std::int32_t>(k), *place};
             }
         }
         return best;
@@ -286,7 +276,7 @@ class Algorithm1 {
                 const auto low = first_fit(t, facts_.bytes(t));
                 const auto place =
                     low ? std::optional(Scheme{0, *low, {}}) : scheme(i, t, facts_.bytes(t), protects, start, s);
-                if (!place || (options_.foresee && !foresees(i, s, t, *place))) {
+                if (!place || (foresee_ && !leaves_room(i, s, t, *place))) {
                     return;
                 }
                 state_.evict(place->victims);
@@ -295,14 +285,14 @@ class Algorithm1 {
         }
     }
 
-    bool foresees(OpId i, OpId s, TensorId t, const Scheme& place) const {
+    bool leaves_room(OpId i, OpId s, TensorId t, const Scheme& place) const {
         ModnnLayout layout = state_.layout();
         for (const TensorId victim : place.victims) {
             layout.remove(victim);
         }
         layout.memory.place(t, place.low, facts_.bytes(t));
         layout.arrive(t);
-        return foresight_.fits(i, s, std::move(layout));
+        return foresees(facts_, i, s, std::move(layout));
     }
 
     void run(OpId i) {
@@ -317,18 +307,17 @@ class Algorithm1 {
         }
         const Algorithm algorithm = choose(i, start);
         const Choice& choice = op.choices[at(algorithm.choice)];
-        state_.evict(algorithm.victims);
+        state_.evict(algorithm.place.victims);
         if (choice.workspace > 0) {
-            state_.reserve(Segment::workspace, algorithm.low, choice.workspace);
-            start = std::max(start, state_.release_of(algorithm.low, choice.workspace));
+            state_.reserve(Segment::workspace, algorithm.place.low, choice.workspace);
+            start = std::max(start, state_.release_of(algorithm.place.low, choice.workspace));
         }
         look_ahead(i, start, choice.time);
-        state_.run(i, algorithm.choice, algorithm.low, start);
+        state_.run(i, algorithm.choice, algorithm.place.low, start);
     }
 
     ModnnFacts facts_;
-    Foresight foresight_;
-    ModnnOptions options_;
+    bool foresee_;
     const Progress& progress_;
     ModnnState state_;
     OpId ops_;
@@ -337,15 +326,14 @@ class Algorithm1 {
 
 } // namespace
 
-ModnnSolution modnn(const Graph& graph, const Device& device, Bytes budget, const ModnnOptions& options,
-                    const Progress& progress) {
-    const Bytes most = std::min(budget, device.memory), least = modnn_min_memory(graph);
-    if (most < least) {
-        throw InfeasibleError("some op of '" + graph.name() + "' does not fit in " + std::to_string(most) +
+ModnnSolution modnn(const Graph& graph, const Device& device, bool foresee, const Progress& progress) {
+    const Bytes least = modnn_min_memory(graph);
+    if (device.memory < least) {
+        throw InfeasibleError("some op of '" + graph.name() + "' does not fit in " + std::to_string(device.memory) +
                                   " bytes; it needs M >= " + std::to_string(least),
                               least);
     }
-    return Algorithm1(graph, device, most - graph.resident(), options, progress).plan();
+    return Algorithm1(graph, device, foresee, progress).plan();
 }
 
 } // namespace memsched

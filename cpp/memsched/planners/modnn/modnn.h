@@ -7,10 +7,6 @@
 
 namespace memsched {
 
-struct ModnnOptions {
-    bool foresee = true; // line 16: no prefetch that would leave one of the next ops without room
-};
-
 struct ModnnSolution {
     StepList steps;       // with addresses
     Seconds makespan = 0; // by its own clock, equal to the simulator's
@@ -22,8 +18,8 @@ Bytes modnn_min_memory(const Graph& graph);
 // The largest of reads, writes and workspace over the ops, bytes, with the fastest algorithm of each: eq. (1).
 Bytes need_of_fastest(const Graph& graph);
 
-// A plan for one batch. budget: bytes, resident included. Throws InfeasibleError, and Stopped when told to stop.
-ModnnSolution modnn(const Graph& graph, const Device& device, Bytes budget, const ModnnOptions& options,
-                    const Progress& progress);
+// A plan for one batch. foresee: line 16, no prefetch that would leave one of the next ops without room. Throws
+// InfeasibleError, and Stopped when told to stop.
+ModnnSolution modnn(const Graph& graph, const Device& device, bool foresee, const Progress& progress);
 
 } // namespace memsched

@@ -116,7 +116,7 @@ ChainChoice ChainPlans::choose(const ChainPlanner& planner, const Device& device
     const Bandwidth bandwidth = fluid_bandwidth(device.d2h, device.h2d, sizes_.compute());
     ChainChoice choice;
     if (device.memory >= peak_) {
-        choice.model = {TensorFlags(sizes_.stages(), 0), sizes_.compute(), sizes_.compute(), true, 0, 0, 0};
+        choice.model = {{TensorFlags(sizes_.stages(), 0), sizes_.compute(), sizes_.compute(), true, 0}};
     } else {
         choice.model = fluid_solve(sizes_, device.memory - graph_.resident(), bandwidth, *planner.fluid, progress);
     }
@@ -172,13 +172,10 @@ std::optional<PlanFigures> ChainPlans::figures(const ChainPlanner& planner, cons
     try {
         const ChainChoice choice = choose(planner, device, progress);
         Bytes sent = 0;
-        std::int64_t count = 0;
         for (std::size_t t = 0; t < choice.tensors.size(); ++t) {
             sent += choice.tensors[t] ? graph_.tensors()[t].bytes : 0;
         }
-        for (const TensorId t : movable_) {
-            count += choice.tensors[at(t)];
-        }
+        const auto count = std::ranges::count_if(movable_, [&](TensorId t) { return choice.tensors[at(t)] != 0; });
         if (device.host_memory && sent > *device.host_memory) {
             return {};
         }

@@ -1,8 +1,10 @@
 #include "memsched/planners/offload/dynprog.h"
 
 #include "memsched/planners/offload/dynprog_stage.h"
-#include "memsched/planners/offload/fluid_walk.h"
+#include "memsched/planners/offload/flip_move.h"
 #include "memsched/support/errors.h"
+#include "memsched/support/id_lists.h"
+#include "memsched/support/late_acceptance.h"
 
 #include <algorithm>
 #include <cmath>
@@ -67,12 +69,64 @@ class RankList {
     std::size_t moved_ = 0;
 };
 
+// Local search over offload sets in the interruptible model: finds sets whose size matches the bytes that must leave,
+// where the beam of the dynamic program is too narrow.
+class FluidWalk {
+  public:
+    explicit FluidWalk(const FluidModel& model)
+        : model_(model), stages_(all_ids(at(model.stages()))), states_(stages_.size() + 1, model.initial()) {}
+
+    // Walks from a feasible set; deterministic. Returns after `evaluations` sets, or when the makespan reaches
+    // `target`. The best set found is in offloaded(), its makespan the return value.
+    double run(const std::vector<std::uint8_t>& from, double makespan, double target, std::size_t evaluations) {
+        current_ = best_ = from;
+        valid_ = 0;
+        double best = makespan;
+        walk_.restart(makespan);
+        for (std::size_t move = 0; move < evaluations && best > target; ++move) {
+            const auto flipped = move_.apply(current_, stages_, random_);
+            const std::size_t first = *std::ranges::min_element(flipped);
+            const double found = evaluate(first);
+            if (!walk_.accept(found)) {
+                move_.undo(current_);
+                valid_ = std::min(valid_, first);
+            } else if (found < best) {
+                best = found;
+                best_ = current_;
+            }
+        }
+        return best;
+    }
+    const std::vector<std::uint8_t>& offloaded() const { return best_; }
+
+  private:
+    double evaluate(std::size_t first_changed) {
+        valid_ = std::min(valid_, first_changed);
+        const std::size_t stages = current_.size();
+        for (; valid_ < stages; ++valid_) {
+            FluidState kept{}, gone{};
+            if (!model_.stage(static_cast<int>(valid_)).advance(states_[valid_], kept, gone)) {
+                return infinity;
+            }
+            states_[valid_ + 1] = current_[valid_] ? gone : kept;
+        }
+        return model_.makespan(states_[stages]);
+    }
+
+    const FluidModel& model_;
+    std::mt19937_64 random_{0};
+    FlipMove move_;
+    LateAcceptance walk_{256};
+    std::vector<std::int32_t> stages_;
+    std::vector<std::uint8_t> current_, best_;
+    std::vector<FluidState> states_; // of the current set, before each stage; valid up to valid_
+    std::size_t valid_ = 0;
+};
+
 class Search {
   public:
     Search(const FluidChain& chain, const DynprogOptions& options, const Progress& progress)
-        : chain_(chain), model_(chain), options_(options), progress_(progress) {
-        best_.makespan = infinity;
-    }
+        : chain_(chain), model_(chain), options_(options), progress_(progress) {}
 
     DynprogSolution run() {
         for (std::size_t width = first_width;; width *= width_growth) {
@@ -296,7 +350,7 @@ class Search {
     double root_bound_ = 0;
     double proven_ = 0;
     bool stopped_ = false, first_pass_ = true;
-    DynprogSolution best_;
+    DynprogSolution best_{{}, infinity};
     FluidStates current_;
     FluidChildren children_;
     std::vector<Node> nodes_;

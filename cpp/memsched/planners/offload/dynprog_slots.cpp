@@ -16,7 +16,6 @@ double ratio(double value, double width) {
 
 std::vector<double> ceil_slots(const std::vector<double>& values, double width) {
     std::vector<double> slots;
-    slots.reserve(values.size());
     for (const double value : values) {
         slots.push_back(std::ceil(ratio(value, width)));
     }
@@ -26,7 +25,6 @@ std::vector<double> ceil_slots(const std::vector<double>& values, double width) 
 // Slots whose every prefix sum is the rounded prefix sum of the values.
 template <class Round> std::vector<double> partial_sums(const std::vector<double>& values, double width, Round round) {
     std::vector<double> slots;
-    slots.reserve(values.size());
     double total = 0, before = 0;
     for (const double value : values) {
         total += value;
@@ -54,14 +52,10 @@ bool is_link(Bandwidth bandwidth) { return bandwidth > 0 && std::isfinite(bandwi
 
 FluidSolution solve_exactly(const FluidSizes& sizes, Bytes capacity, Bandwidth bandwidth, const DynprogOptions& options,
                             const Progress& progress) {
-    DynprogSolution found = dynprog(sizes.exact(capacity, bandwidth), options, progress);
-    return {std::move(found.offloaded),
-            found.makespan / bandwidth,
-            found.lower_bound / bandwidth,
-            found.optimal,
-            found.states,
-            0,
-            0};
+    FluidSolution found{dynprog(sizes.exact(capacity, bandwidth), options, progress)};
+    found.makespan /= bandwidth;
+    found.lower_bound /= bandwidth;
+    return found;
 }
 
 } // namespace
@@ -146,7 +140,7 @@ Bandwidth fluid_bandwidth(Bandwidth d2h, Bandwidth h2d, Seconds compute) {
 FluidSolution fluid_solve(const FluidSizes& sizes, Bytes capacity, Bandwidth bandwidth, const FluidOptions& options,
                           const Progress& progress) {
     if (!is_link(bandwidth) || capacity >= sizes.peak()) {
-        return {sizes.prefix(sizes.peak() - capacity), sizes.compute(), sizes.compute(), true, 0, 0, 0};
+        return {{sizes.prefix(sizes.peak() - capacity), sizes.compute(), sizes.compute(), true, 0}};
     }
     if (!options.slots) {
         return solve_exactly(sizes, capacity, bandwidth, options.search, progress);
@@ -167,7 +161,8 @@ FluidSolution fluid_solve(const FluidSizes& sizes, Bytes capacity, Bandwidth ban
         states += found.states;
         const double makespan = fluid_makespan(exact, found.offloaded);
         if (std::isfinite(makespan)) {
-            return {std::move(found.offloaded), makespan / bandwidth, 0, found.optimal, states, rounds, *options.slots};
+            return {
+                {std::move(found.offloaded), makespan / bandwidth, 0, found.optimal, states}, rounds, *options.slots};
         }
         if (!sizes.refine(activation, width)) {
             break;

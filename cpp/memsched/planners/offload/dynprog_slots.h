@@ -45,12 +45,9 @@ struct FluidOptions {
     DynprogOptions search;
 };
 
-struct FluidSolution {
-    std::vector<std::uint8_t> offloaded; // one flag a stage
-    Seconds makespan = 0;                // on the real sizes
-    Seconds lower_bound = 0;             // on every set; 0 where a discretised solution proves none
-    bool optimal = false;                // for the instance as solved
-    std::size_t states = 0;
+// In seconds, on the real sizes. lower_bound: 0 where a discretised solution proves none; optimal: for the instance as
+// solved.
+struct FluidSolution : DynprogSolution {
     int rounds = 0;
     std::int64_t slots = 0; // 0: real sizes
 };

@@ -2,8 +2,6 @@
 
 #include "memsched/support/simd.h"
 
-#include <tuple>
-
 namespace memsched {
 namespace {
 
@@ -16,6 +14,14 @@ struct Columns {
     explicit Columns(FluidStates& s)
         : held(s.held.data()), out_queue(s.out_queue.data()), in_queue(s.in_queue.data()), idle(s.idle.data()),
           moved(s.moved.data()) {}
+
+    void put(std::size_t row, const FluidState& s) const {
+        held[row] = s.held;
+        out_queue[row] = s.out_queue;
+        in_queue[row] = s.in_queue;
+        idle[row] = s.idle;
+        moved[row] = s.moved;
+    }
 };
 
 MEMSCHED_CLONES std::size_t advance_columns(const FluidStage stage, const FluidBound next, bool last, std::size_t count,
@@ -28,16 +34,8 @@ MEMSCHED_CLONES std::size_t advance_columns(const FluidStage stage, const FluidB
     for (std::size_t p = 0; p < count; ++p) {
         FluidState a{}, b{};
         const bool room = stage.advance({held[p], out[p], in[p], idle[p], moved[p]}, a, b);
-        kept.held[p] = a.held;
-        kept.out_queue[p] = a.out_queue;
-        kept.in_queue[p] = a.in_queue;
-        kept.idle[p] = a.idle;
-        kept.moved[p] = a.moved;
-        gone.held[p] = b.held;
-        gone.out_queue[p] = b.out_queue;
-        gone.in_queue[p] = b.in_queue;
-        gone.idle[p] = b.idle;
-        gone.moved[p] = b.moved;
+        kept.put(p, a);
+        gone.put(p, b);
         const double first = next.of(a), second = next.of(b);
         kept_bound[p] = room ? (last ? 0 : first) : infinity;
         gone_bound[p] = room ? (last ? 0 : second) : infinity;
@@ -72,8 +70,7 @@ void FluidStates::resize(std::size_t count) {
 
 void FluidStates::assign(const FluidState& s) {
     resize(1);
-    std::tie(held[0], out_queue[0], in_queue[0], idle[0], moved[0]) =
-        std::tie(s.held, s.out_queue, s.in_queue, s.idle, s.moved);
+    Columns(*this).put(0, s);
 }
 
 void FluidChildren::gather(const std::vector<std::uint32_t>& chosen, FluidStates& states) const {

@@ -13,8 +13,8 @@ namespace memsched {
 class FlipMove {
   public:
     // Flips entries of `flags` at positions drawn from `positions`; returns the positions flipped.
-    template <class Position> std::span<const std::size_t>
-    apply(std::vector<std::uint8_t>& flags, const std::vector<Position>& positions, std::mt19937_64& random) {
+    std::span<const std::size_t> apply(std::vector<std::uint8_t>& flags, std::span<const std::int32_t> positions,
+                                       std::mt19937_64& random) {
         const auto draw = [&] { return static_cast<std::size_t>(positions[random() % positions.size()]); };
         const std::uint64_t kind = random() % 8;
         count_ = kind < 2 ? 1 : kind < 7 ? 2 : 3;

@@ -6,6 +6,7 @@
 #include "memsched/support/late_acceptance.h"
 
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 
 namespace memsched {
@@ -192,9 +193,7 @@ class OffloadSearch {
           simulator_(graph, device, budget), target_(options.lower_bound * (1 + options.gap) * (1 + 1e-12)),
           most_(options.most), slices_(std::clamp<std::uint64_t>(options.most / (turns * slice), 1, slices_a_turn)),
           part_(std::clamp<std::size_t>(simulated / (graph.ops().size() + 1), 1, slice)), progress_(progress),
-          random_(options.seed), sets_(graph, builder_, capacity_, simulator_, random_) {
-        best_.makespan = Simulator::illegal;
-    }
+          random_(options.seed), sets_(graph, builder_, capacity_, simulator_, random_) {}
 
     void start_from(const Set& travels) {
         const Seconds makespan = sets_.evaluate(travels);
@@ -205,9 +204,10 @@ class OffloadSearch {
         }
     }
 
-    bool run() {
+    // None if no set runs.
+    std::optional<OffloadSolution> run() {
         if (set_makespan_ == Simulator::illegal) {
-            return false;
+            return std::nullopt;
         }
         sets_.restart(set_, set_makespan_);
         adopt_set();
@@ -229,10 +229,8 @@ class OffloadSearch {
                 adopt_set();
             }
         }
-        return true;
+        return std::move(best_);
     }
-
-    OffloadSolution solution() { return std::move(best_); }
 
   private:
     template <class Walk> bool turn(Walk& walk) {
@@ -283,7 +281,7 @@ class OffloadSearch {
     StepWalk steps_{simulator_, random_};
     Set set_; // the best set so far
     Seconds set_makespan_ = Simulator::illegal;
-    OffloadSolution best_;
+    OffloadSolution best_{{}, Simulator::illegal};
     bool stopped_ = false;
 };
 
@@ -301,10 +299,10 @@ OffloadSolution offload_search(const Graph& graph, const Device& device, Bytes b
         search.start_from({starts.begin() + static_cast<std::ptrdiff_t>(at),
                            starts.begin() + static_cast<std::ptrdiff_t>(at + width)});
     }
-    if (!search.run()) {
-        throw InfeasibleError("no offload set fits in " + std::to_string(budget) + " bytes", min_memory(graph));
+    if (auto found = search.run()) {
+        return std::move(*found);
     }
-    return search.solution();
+    throw InfeasibleError("no offload set fits in " + std::to_string(budget) + " bytes", min_memory(graph));
 }
 
 } // namespace memsched

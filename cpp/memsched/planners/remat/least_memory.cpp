@@ -147,10 +147,6 @@ int LeastMemory::split(int first, int last, Bytes free, const Ends& upper) const
     return best;
 }
 
-void LeastMemory::append(int first, int last, Bytes free, std::vector<RematOp>& sequence) const {
-    append(first, last, free, until(first, last), sequence);
-}
-
 void LeastMemory::append(int first, int last, Bytes free, const Ends& upper, std::vector<RematOp>& sequence) const {
     const int begin = first;
     while (first <= last && saving(first, last, first == last ? 0 : upper.from(first + 1)) <= free) {
@@ -166,7 +162,7 @@ void LeastMemory::append(int first, int last, Bytes free, const Ends& upper, std
                                     std::to_string(most_runs) + " times; give more memory");
         }
         append(end + 1, last, free - chain_.activation[at(end)], upper, sequence);
-        append(first, end, free, sequence);
+        append(first, end, free, until(first, end), sequence);
     }
     while (first > begin) {
         sequence.push_back({--first, false, true});
@@ -175,7 +171,7 @@ void LeastMemory::append(int first, int last, Bytes free, const Ends& upper, std
 
 std::vector<RematOp> LeastMemory::rotor_sequence(Bytes capacity) const {
     std::vector<RematOp> sequence;
-    append(1, chain_.layers, capacity - chain_.activation[0], sequence);
+    append(1, chain_.layers, capacity - chain_.activation[0], until(1, chain_.layers), sequence);
     return sequence;
 }
 
@@ -206,7 +202,8 @@ PofoPlan LeastMemory::pofo_plan(Bytes capacity) const {
     }
     plan.run_blocks([&](std::size_t k) {
         const PofoBlock& block = plan.blocks[k];
-        append(block.first, block.last, capacity - chain_.input(block.first, block.input_saved), plan.sequence);
+        append(block.first, block.last, capacity - chain_.input(block.first, block.input_saved),
+               until(block.first, block.last), plan.sequence);
     });
     return plan;
 }

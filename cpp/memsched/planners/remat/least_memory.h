@@ -53,7 +53,6 @@ class LeastMemory {
     Bytes saving(int first, int last, Bytes rest) const;
     // `upper`: until(.., last). Of a segment that fits, the last layer before its checkpoint.
     int split(int first, int last, Bytes free, const Ends& upper) const;
-    void append(int first, int last, Bytes free, std::vector<RematOp>& sequence) const;
     void append(int first, int last, Bytes free, const Ends& upper, std::vector<RematOp>& sequence) const;
 
     const RematChain& chain_;

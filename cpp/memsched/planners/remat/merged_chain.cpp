@@ -1,7 +1,8 @@
 #include "memsched/planners/remat/merged_chain.h"
 
+#include "memsched/support/id_lists.h"
+
 #include <algorithm>
-#include <numeric>
 
 namespace memsched {
 namespace {
@@ -88,9 +89,7 @@ std::vector<int> ends_of(const RematChain& source, int most) {
     if (source.layers > most) {
         return group_ends(source, most);
     }
-    std::vector<int> ends(at(source.layers) + 1);
-    std::iota(ends.begin(), ends.end(), 0);
-    return ends;
+    return all_ids(at(source.layers) + 1);
 }
 
 } // namespace

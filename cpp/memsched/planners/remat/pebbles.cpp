@@ -38,7 +38,7 @@ struct StateHash {
 };
 
 // One way to run an op.
-struct Run {
+struct WayToRun {
     Step step;
     Mask writes = 0;
     Bytes bytes = 0; // written, and the workspace
@@ -55,9 +55,9 @@ struct Node {
 
 class Game {
   public:
-    Game(const Graph& graph, const Device& device, Bytes budget)
-        : graph_(graph), capacity_(std::min(budget, device.memory) - graph.resident()),
-          host_memory_(device.host_memory), reads_(graph.ops().size(), 0) {
+    Game(const Graph& graph, const Device& device)
+        : graph_(graph), capacity_(device.memory - graph.resident()), host_memory_(device.host_memory),
+          reads_(graph.ops().size(), 0) {
         for (std::size_t t = 0; t < graph.tensors().size(); ++t) {
             const Tensor& tensor = graph.tensors()[t];
             inputs_ |= tensor.source() ? one(t) : 0;
@@ -125,27 +125,26 @@ class Game {
     }
 
     // All undominated ways: no other is as fast and needs as little.
-    std::vector<Run> runs_of(OpId id) const {
+    std::vector<WayToRun> runs_of(OpId id) const {
         const Op& op = graph_.op(id);
-        std::vector<Run> runs;
+        std::vector<WayToRun> runs;
         for (const bool skip : {false, true}) {
             if (skip && op.tape.empty()) {
                 continue;
             }
-            std::vector<Run> all;
+            std::vector<WayToRun> all;
             for (std::size_t c = 0; c < op.choices.size(); ++c) {
                 const auto choice = static_cast<std::int32_t>(c);
-                Run run{{Verb::run, skip, id, choice, -1}, 0, workspace(op, choice, skip), op.choices[c].time};
+                WayToRun run{{Verb::run, skip, id, choice, -1}, 0, workspace(op, choice, skip), op.choices[c].time};
                 for (const TensorId t : op.writes) {
-                    const bool skipped = skip && std::ranges::find(op.tape, t) != op.tape.end();
-                    run.writes |= skipped ? 0 : one(at(t));
+                    run.writes |= skips(graph_, run.step, t) ? 0 : one(at(t));
                 }
                 run.bytes += bytes(run.writes);
                 all.push_back(run);
             }
-            std::ranges::stable_sort(all, {}, [](const Run& run) { return std::pair(run.bytes, run.time); });
+            std::ranges::stable_sort(all, {}, [](const WayToRun& run) { return std::pair(run.bytes, run.time); });
             Seconds best = std::numeric_limits<Seconds>::infinity();
-            for (const Run& run : all) {
+            for (const WayToRun& run : all) {
                 if (run.time < best) {
                     best = run.time;
                     runs.push_back(run);
@@ -161,7 +160,7 @@ class Game {
         Mask useful = 0; // tensors that some op may still read
         each_of(runnable, [&](std::size_t op) { useful |= reads_[op]; });
         each_of(runnable, [&](std::size_t op) {
-            for (const Run& run : runs_[op]) {
+            for (const WayToRun& run : runs_[op]) {
                 const bool again = (state.ran & one(op)) != 0;
                 if ((reads_[op] & ~state.device) == 0 && (!again || (run.writes & useful & ~state.device) != 0)) {
                     const State after{state.ran | one(op), run.writes, state.host};
@@ -261,7 +260,7 @@ class Game {
     std::optional<Bytes> host_memory_;
     std::vector<Mask> reads_; // by op, as the next two
     std::vector<Seconds> fastest_;
-    std::vector<std::vector<Run>> runs_;
+    std::vector<std::vector<WayToRun>> runs_;
     std::vector<Seconds> out_, in_; // by tensor
     Mask inputs_ = 0, movable_ = 0, once_ = 0;
     bool all_seen_ = true;
@@ -273,12 +272,11 @@ class Game {
 
 } // namespace
 
-PebbleGame play_pebbles(const Graph& graph, const Device& device, Bytes budget, std::int64_t most_states,
-                        const Progress& progress) {
+PebbleGame play_pebbles(const Graph& graph, const Device& device, std::int64_t most_states, const Progress& progress) {
     if (graph.ops().size() > most_pebbles || graph.tensors().size() > most_pebbles) {
         return {};
     }
-    Game game(graph, device, budget);
+    Game game(graph, device);
     PebbleGame found = game.play(1, most_states, progress);
     if (!found.steps && !found.proven && !progress.tick(0)) {
         const std::int64_t before = found.states;

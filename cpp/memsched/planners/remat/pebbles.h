@@ -20,8 +20,7 @@ struct PebbleGame {
 constexpr std::size_t most_pebbles = 64;
 
 // The plan with the least time if nothing overlapped, if it is found within `most_states` states; otherwise the first
-// plan that a greedy search finds within as many. budget: bytes, resident included.
-PebbleGame play_pebbles(const Graph& graph, const Device& device, Bytes budget, std::int64_t most_states,
-                        const Progress& progress);
+// plan that a greedy search finds within as many.
+PebbleGame play_pebbles(const Graph& graph, const Device& device, std::int64_t most_states, const Progress& progress);
 
 } // namespace memsched

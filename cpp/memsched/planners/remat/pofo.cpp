@@ -51,8 +51,6 @@ class Halt {
         }
     }
 
-    bool told() const { return told_; }
-
     bool writing = false;
 
   private:
@@ -219,16 +217,12 @@ class ForwardPhase {
         : chain_(table.chain()), table_(table), options_(options), bound_(bound), workers_(workers),
           expansions_(expansions), front_(table, options, beam), progress_(progress), halt_(halt) {}
 
-    // A plan faster than `limit`, if there is one and it is found before progress says stop.
+    // A plan faster than `limit`, if there is one. Throws Stopped when told to stop.
     std::optional<PofoPlan> run(Seconds limit) {
         front_.add(1, false, {});
         for (int i = 1; i < chain_.layers; ++i) {
             for (const bool all : {false, true}) {
-                try {
-                    expand(i, all, front_.take(i, all, bound_, limit), limit);
-                } catch (const Stopped&) {
-                    return std::nullopt;
-                }
+                expand(i, all, front_.take(i, all, bound_, limit), limit);
             }
         }
         std::int32_t last = -1;
@@ -318,38 +312,29 @@ constexpr int scouts = 10, sharp_scouts = 30;
 
 std::optional<PofoPlan> pofo(const SegmentTable& table, const PofoOptions& options, Workers& workers,
                              const Progress& progress) {
-    std::optional<PofoPlan> best;
-    if (auto recomputing = rotor(table, options.capacity)) { // without the link, and without blocks
-        best = PofoPlan{std::move(recomputing->sequence), {}, recomputing->time, 0};
-    }
-    PofoBound bound(table, options, workers, progress);
-    if (!bound.complete()) {
-        return best;
-    }
-    Halt halt(progress, workers);
-    std::vector<Expansion> expansions;
-    for (int worker = 0; worker < workers.threads(); ++worker) {
-        expansions.emplace_back(table, options, bound, halt, worker);
-    }
-    const auto search = [&](int beam) {
-        const Seconds limit = best ? best->time * (1 - 1e-12) : never;
-        if (halt.told()) {
-            return;
+    std::optional<PofoPlan> best = rotor(table, options.capacity); // without the link
+    try {
+        PofoBound bound(table, options, workers, progress);
+        Halt halt(progress, workers);
+        std::vector<Expansion> expansions;
+        for (int worker = 0; worker < workers.threads(); ++worker) {
+            expansions.emplace_back(table, options, bound, halt, worker);
         }
-        ForwardPhase phase(table, options, bound, workers, expansions, beam, progress, halt);
-        if (auto found = phase.run(limit)) {
-            best = std::move(found);
+        const auto search = [&](int beam) {
+            const Seconds limit = best ? best->time * (1 - 1e-12) : never;
+            ForwardPhase phase(table, options, bound, workers, expansions, beam, progress, halt);
+            if (auto found = phase.run(limit)) {
+                best = std::move(found);
+            }
+        };
+        search(scouts);
+        if (options.exact && options.linked()) {
+            bound.sharpen(best ? best->time : never, workers, progress);
+            search(sharp_scouts);
         }
-    };
-    search(scouts);
-    if (options.exact && options.linked()) {
-        bound.sharpen(best ? best->time : never, workers, progress);
-        if (!bound.complete()) {
-            return best;
-        }
-        search(sharp_scouts);
+        search(options.exact ? 0 : options.beam);
+    } catch (const Stopped&) { // keep the best so far
     }
-    search(options.exact ? 0 : options.beam);
     return best;
 }
 

@@ -34,8 +34,7 @@ PofoBound::PofoBound(const SegmentTable& table, const PofoOptions& options, Work
     const int round = std::min(pairs, workers.threads()); // between rounds others are heard
     for (int from = 0; from < pairs; from += round) {
         if (progress.tick(0)) {
-            complete_ = false;
-            return;
+            throw Stopped{};
         }
         workers.each(std::min(round, pairs - from), [&](int pair, int) { fill(from + pair); });
     }
@@ -92,10 +91,6 @@ void PofoBound::fill(int pair) {
             }
         }
     }
-}
-
-void PofoBound::sharpen(Seconds limit, Workers& workers, const Progress& progress) {
-    phases_.emplace(table_, options_, limit, workers, progress);
 }
 
 int PofoBound::best_pair(int layer, bool all, const PofoState& state) const {

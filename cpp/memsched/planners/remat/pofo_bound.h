@@ -14,15 +14,15 @@ namespace memsched {
 // for each pair of weights, one weight per phase. The bounds of PofoPhaseBound are better, but more expensive.
 class PofoBound {
   public:
+    // Throws Stopped when told to stop, like sharpen().
     PofoBound(const SegmentTable& table, const PofoOptions& options, Workers& workers, const Progress& progress);
-
-    // Whether it is complete; unusable otherwise.
-    bool complete() const { return complete_ && (!phases_ || phases_->complete()); }
 
     static constexpr int pairs = 16;
 
     // Adds the tables of PofoPhaseBound for plans faster than `limit`; for options.exact with a link.
-    void sharpen(Seconds limit, Workers& workers, const Progress& progress);
+    void sharpen(Seconds limit, Workers& workers, const Progress& progress) {
+        phases_.emplace(table_, options_, limit, workers, progress);
+    }
 
     // What single precision may add to a bound by rounding, as a ratio.
     double slack() const { return chain_.layers * static_cast<double>(std::numeric_limits<float>::epsilon()); }
@@ -67,7 +67,6 @@ class PofoBound {
     PofoOptions options_;
     std::array<Weights, pairs> weights_;
     std::size_t stride_;
-    bool complete_ = true;
     std::vector<float> values_;
     std::optional<PofoPhaseBound> phases_;
 };

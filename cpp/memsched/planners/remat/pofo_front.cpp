@@ -9,12 +9,6 @@ PofoFront::PofoFront(const SegmentTable& table, const PofoOptions& options, int 
     : width_(static_cast<double>(table.width())), d2h_(options.linked() ? options.d2h : 1),
       h2d_(options.linked() ? options.h2d : 1), beam_(beam), waiting_(2 * (at(table.chain().layers) + 2)) {}
 
-bool PofoFront::dominates(const PofoLabel& a, const PofoLabel& b) const {
-    return a.state.held <= b.state.held && a.cost + std::max(0.0, a.state.leaving - b.state.leaving) / d2h_ +
-                                                   std::max(0.0, a.state.arriving - b.state.arriving) / h2d_ <=
-                                               b.cost;
-}
-
 // With everything in slots: the cheapest label of each state, the first of equals.
 void PofoFront::merge(Waiting& waiting) const {
     std::vector<PofoLabel>& labels = waiting.labels;
@@ -48,10 +42,16 @@ std::vector<std::int32_t> PofoFront::take(int layer, bool all, const PofoBound& 
         if (beam_ > 0 && static_cast<int>(ids.size()) == beam_) {
             break;
         }
-        const auto beats = [&](std::int32_t id) { return dominates(label(id), labels[at]); };
-        if (beam_ == 0 || std::ranges::none_of(ids, beats)) {
+        const PofoLabel& b = labels[at];
+        const auto dominates = [&](std::int32_t id) {
+            const PofoLabel& a = label(id);
+            return a.state.held <= b.state.held && a.cost + std::max(0.0, a.state.leaving - b.state.leaving) / d2h_ +
+                                                           std::max(0.0, a.state.arriving - b.state.arriving) / h2d_ <=
+                                                       b.cost;
+        };
+        if (beam_ == 0 || std::ranges::none_of(ids, dominates)) {
             ids.push_back(static_cast<std::int32_t>(kept_.size()));
-            kept_.push_back(labels[at]);
+            kept_.push_back(b);
         }
     }
     return ids;

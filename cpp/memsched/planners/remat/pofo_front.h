@@ -44,7 +44,6 @@ class PofoFront {
         std::size_t merge_from = 1024; // labels: at least half of them have been added since the last merge
     };
     Waiting& waiting(int layer, bool all) { return waiting_[2 * at(layer) + (all ? 1 : 0)]; }
-    bool dominates(const PofoLabel& a, const PofoLabel& b) const;
     void merge(Waiting& waiting) const;
 
     double width_; // bytes a slot

@@ -82,8 +82,7 @@ PofoPhaseBound::PofoPhaseBound(const SegmentTable& table, const PofoOptions& opt
             }
         });
         if (progress.tick(1 - static_cast<double>(i) / chain_.layers)) {
-            complete_ = false;
-            return;
+            throw Stopped{};
         }
     }
 }

@@ -19,12 +19,10 @@ struct PofoState {
 // of both phases take 8 layers slots^2 bytes.
 class PofoPhaseBound {
   public:
-    // For options.exact with a link. Plans that take `limit` or longer need not be bounded.
+    // For options.exact with a link. Plans that take `limit` or longer need not be bounded. Throws Stopped when told to
+    // stop.
     PofoPhaseBound(const SegmentTable& table, const PofoOptions& options, Seconds limit, Workers& workers,
                    const Progress& progress);
-
-    // Whether it is complete; unusable otherwise.
-    bool complete() const { return complete_; }
 
     // At least so many seconds remain from a state before layer `layer`, whose input is (not) all that was saved;
     // `free` slots are not held. `arriving` need not be rounded to slots where the cost of the state is a bound itself.
@@ -56,7 +54,6 @@ class PofoPhaseBound {
     PofoOptions options_;
     int slots_;          // of options.capacity
     std::size_t stride_; // cells of a layer
-    bool complete_ = true;
     std::vector<float> values_;
 };
 

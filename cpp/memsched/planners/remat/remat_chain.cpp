@@ -28,10 +28,8 @@ std::vector<Seconds> in_units(std::vector<Seconds> times, int unit) {
 
 int unit_of(const Chain& chain) {
     const ChainColumns& c = chain.columns();
-    const auto add = [](Seconds sum, const std::vector<Seconds>& times) {
-        return std::accumulate(times.begin(), times.end(), sum);
-    };
-    const Seconds all = add(add(0, c.forward_time), c.backward_time);
+    const Seconds forward = std::accumulate(c.forward_time.begin(), c.forward_time.end(), 0.0);
+    const Seconds all = std::accumulate(c.backward_time.begin(), c.backward_time.end(), forward);
     return all > 0 && std::isfinite(all) ? std::ilogb(all) : 0;
 }
 
@@ -63,9 +61,9 @@ void append_forwards(int first, int last, bool saves, std::vector<RematOp>& sequ
     }
 }
 
-std::vector<GraphRun> graph_runs(const RematChain& chain, const std::vector<RematOp>& sequence) {
+std::vector<Run> graph_runs(const RematChain& chain, const std::vector<RematOp>& sequence) {
     const int n = chain.layers - 1;
-    std::vector<GraphRun> runs;
+    std::vector<Run> runs;
     for (const RematOp& op : sequence) {
         if (!op.forward) {
             runs.push_back({2 * n + 1 - op.layer, false}); // the loss is op n, B_k is op n + 1 + n - k

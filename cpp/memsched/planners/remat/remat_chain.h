@@ -3,6 +3,7 @@
 #pragma once
 
 #include "memsched/model/chain.h"
+#include "memsched/simulate/unroll.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -58,12 +59,8 @@ struct RematOp {
 // Appends layers first .. last forward.
 void append_forwards(int first, int last, bool saves, std::vector<RematOp>& sequence);
 
-// The run steps of a sequence on the chain's graph: op ids of to_graph(chain), and whether the run skips its tape.
-struct GraphRun {
-    OpId op = 0;
-    bool skip = false;
-};
-std::vector<GraphRun> graph_runs(const RematChain& chain, const std::vector<RematOp>& sequence);
+// The run steps of a sequence on the chain's graph, to_graph(chain).
+std::vector<Run> graph_runs(const RematChain& chain, const std::vector<RematOp>& sequence);
 
 // One block of POFO's forward phase: the layers first .. last, saved (`all`, one layer) or run from a checkpoint.
 struct PofoBlock {
@@ -75,7 +72,7 @@ struct PofoBlock {
 
 struct PofoPlan {
     std::vector<RematOp> sequence; // forward phase, loss, backward phase
-    std::vector<PofoBlock> blocks; // the loss last
+    std::vector<PofoBlock> blocks; // the loss last; none in rotor's plans
     Seconds time = 0;              // in the fluid link model
     std::uint64_t states = 0;      // expanded
 

@@ -77,11 +77,7 @@ class SegmentTable {
 };
 
 // rotor: the best persistent rematerialisation of the whole chain within a number of bytes (resident excluded, at most
-// the table's capacity), and its time; none if nothing fits.
-struct RotorPlan {
-    std::vector<RematOp> sequence;
-    Seconds time = 0;
-};
-std::optional<RotorPlan> rotor(const SegmentTable& table, Bytes capacity);
+// the table's capacity), without blocks; none if nothing fits.
+std::optional<PofoPlan> rotor(const SegmentTable& table, Bytes capacity);
 
 } // namespace memsched

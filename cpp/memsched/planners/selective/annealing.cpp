@@ -1,5 +1,6 @@
 #include "memsched/planners/selective/annealing.h"
 
+#include "memsched/build/free_early.h"
 #include "memsched/support/late_acceptance.h"
 
 #include <algorithm>
@@ -18,29 +19,15 @@ constexpr std::int64_t linked_lists = 2;     // with a link, lists that are simu
 constexpr int most_doublings = 7;            // before each 1, 2, .. or 128 changes,
 constexpr std::size_t few_ops = 500;         // or, up to here, an exchange as often
 
-// Removes the offloads of tensors that are never prefetched, from a list without addresses. The plan stays legal and
-// gets no slower: what waited waits for less. Offloads of results, which no op reads, stay: the host copy is what is
-// left of them.
-void drop_unused_offloads(const Graph& graph, StepList& list) {
-    std::vector<std::uint8_t> stays(graph.tensors().size());
-    for (std::size_t t = 0; t < stays.size(); ++t) {
-        stays[t] = !graph.read(static_cast<TensorId>(t));
-    }
-    for (const Step& step : list.steps) {
-        if (step.verb == Verb::prefetch) {
-            stays[at(step.id)] = 1;
-        }
-    }
+// Keeps these steps, in this order; no step waits for another any more that is gone.
+void keep_steps(StepList& list, const std::vector<StepId>& order) {
     std::vector<StepId> moved(list.steps.size(), -1); // the new index of each step
-    StepId count = 0;
-    for (std::size_t k = 0; k < moved.size(); ++k) {
-        const Step& step = list.steps[k];
-        if (step.verb != Verb::offload || stays[at(step.id)]) {
-            moved[k] = count;
-            list.steps[at(count++)] = step;
-        }
+    std::vector<Step> steps;
+    for (const StepId k : order) {
+        moved[at(k)] = static_cast<StepId>(steps.size());
+        steps.push_back(list.steps[at(k)]);
     }
-    list.steps.resize(at(count));
+    list.steps = std::move(steps);
     for (std::vector<StepId>& earlier : list.after) {
         std::erase_if(earlier, [&](StepId step) { return moved[at(step)] < 0; });
         for (StepId& step : earlier) {
@@ -49,38 +36,28 @@ void drop_unused_offloads(const Graph& graph, StepList& list) {
     }
 }
 
+// Removes the offloads of tensors that are never prefetched, from a list without addresses. The plan stays legal and
+// gets no slower: what waited waits for less. Offloads of results, which no op reads, stay: the host copy is what is
+// left of them.
+void drop_unused_offloads(const Graph& graph, StepList& list) {
+    std::vector<std::uint8_t> fetched(graph.tensors().size());
+    for (const Step& step : list.steps) {
+        if (step.verb == Verb::prefetch) {
+            fetched[at(step.id)] = 1;
+        }
+    }
+    std::vector<StepId> kept = all_ids(list.steps.size());
+    std::erase_if(kept, [&](StepId k) {
+        const Step& step = list.steps[at(k)];
+        return step.verb == Verb::offload && !fetched[at(step.id)] && graph.read(step.id);
+    });
+    keep_steps(list, kept);
+}
+
 // Frees each tensor right after the step that touches it last, as an offload that is gone may have done. The plan stays
 // legal and gets no slower.
 void free_at_once(const Graph& graph, StepList& list) {
-    std::vector<std::size_t> touched(graph.tensors().size(), 0);    // one more than the last step that did
-    std::vector<std::vector<StepId>> behind(list.steps.size() + 1); // by step that they follow: the frees, or the step
-    for (std::size_t k = 0; k < list.steps.size(); ++k) {
-        const Step& step = list.steps[k];
-        if (step.verb == Verb::run) {
-            for (const auto* side : {&graph.op(step.id).reads, &graph.op(step.id).writes}) {
-                for (const TensorId t : *side) {
-                    touched[at(t)] = k + 1;
-                }
-            }
-        } else if (step.verb != Verb::free) {
-            touched[at(step.id)] = k + 1;
-        }
-        behind[step.verb == Verb::free ? touched[at(step.id)] : k + 1].push_back(static_cast<StepId>(k));
-    }
-    std::vector<Step> steps;
-    std::vector<StepId> moved(list.steps.size());
-    for (const std::vector<StepId>& some : behind) {
-        for (const StepId k : some) {
-            moved[at(k)] = static_cast<StepId>(steps.size());
-            steps.push_back(list.steps[at(k)]);
-        }
-    }
-    list.steps = std::move(steps);
-    for (std::vector<StepId>& earlier : list.after) {
-        for (StepId& step : earlier) {
-            step = moved[at(step)];
-        }
-    }
+    keep_steps(list, free_early(graph, list.steps, [](const Step& step) { return step.verb; }));
 }
 
 } // namespace
@@ -153,19 +130,17 @@ void Annealing::run(const StepList& plan, Seconds makespan, std::int64_t moves, 
     }
 }
 
-SelectiveSolution finished(const Graph& graph, const Device& device, Bytes budget, StepList steps,
-                           std::int64_t evaluations) {
+SelectiveSolution finished(const Graph& graph, StepList steps, std::int64_t evaluations) {
     drop_unused_offloads(graph, steps);
     free_at_once(graph, steps);
-    const Seconds makespan = Simulator(graph, device, budget).makespan(steps);
-    return {std::move(steps), makespan, evaluations};
+    return {std::move(steps), evaluations};
 }
 
-SelectiveSolution annealed(const Graph& graph, const Device& device, Bytes budget, const StepList& plan,
-                           std::int64_t moves, std::uint64_t seed, const Progress& progress) {
-    Simulator simulator(graph, device, budget);
+SelectiveSolution annealed(const Graph& graph, const Device& device, const StepList& plan, std::int64_t moves,
+                           std::uint64_t seed, const Progress& progress) {
+    Simulator simulator(graph, device, device.memory);
     const bool linked = device.d2h > 0 && device.h2d > 0;
-    Annealing annealing(graph, simulator, std::min(budget, device.memory) - graph.resident(), linked);
+    Annealing annealing(graph, simulator, device.memory - graph.resident(), linked);
     StepList best = plan;
     Seconds makespan = simulator.makespan(plan);
     bool over = false;
@@ -176,7 +151,7 @@ SelectiveSolution annealed(const Graph& graph, const Device& device, Bytes budge
         makespan = annealing.makespan();
         moves -= most;
     }
-    return finished(graph, device, budget, best, annealing.evaluations());
+    return finished(graph, best, annealing.evaluations());
 }
 
 } // namespace memsched

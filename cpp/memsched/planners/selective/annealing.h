@@ -46,7 +46,6 @@ class Annealing {
 };
 
 // The plan without what it sends for nothing.
-SelectiveSolution finished(const Graph& graph, const Device& device, Bytes budget, StepList steps,
-                           std::int64_t evaluations);
+SelectiveSolution finished(const Graph& graph, StepList steps, std::int64_t evaluations);
 
 } // namespace memsched

@@ -1,12 +1,10 @@
 #include "memsched/planners/selective/orders.h"
 
-#include "memsched/model/readers.h"
 #include "memsched/order/order.h"
 #include "memsched/support/mix.h"
 
 #include <algorithm>
 #include <cstdlib>
-#include <numeric>
 
 namespace memsched {
 namespace {
@@ -18,11 +16,8 @@ constexpr int most_ticks = 1000;        // of the search for the least peak: som
 class Tidying {
   public:
     Tidying(const Graph& graph, std::vector<OpId> order, const Progress& progress)
-        : graph_(graph), pace_(progress), order_(std::move(order)), place_(order_.size()), readers_(readers_of(graph)) {
-        for (std::size_t k = 0; k < order_.size(); ++k) {
-            place_[at(order_[k])] = static_cast<OpId>(k);
-        }
-    }
+        : graph_(graph), pace_(progress), order_(std::move(order)), place_(inverse(order_)),
+          readers_(readers_of(graph)) {}
 
     std::vector<OpId> order() const { return order_; }
 
@@ -145,13 +140,12 @@ Graph in_order(const Graph& graph, const std::vector<OpId>& order) {
 }
 
 std::vector<std::vector<OpId>> other_orders(const Graph& graph, const Progress& progress) {
-    std::vector<OpId> listed(graph.ops().size());
-    std::iota(listed.begin(), listed.end(), 0);
+    const std::vector<OpId> listed = all_ids(graph.ops().size());
     int ticks = 0;
     const Progress some{[&](double fraction) { return progress.tick(fraction) || ++ticks > most_ticks; }};
     std::vector<std::uint8_t> keep; // results, as in every plan
     for (TensorId t = 0; at(t) < graph.tensors().size(); ++t) {
-        keep.push_back(graph.writer(t) >= 0 && !graph.read(t) && !graph.taped(t));
+        keep.push_back(graph.is_result(t));
     }
     const order::Problem problem = order::order_problem(graph, keep);
     std::vector<OpId> low = order::least_memory_order(problem, some).order;

@@ -12,13 +12,10 @@ constexpr Bytes large_share = 1000;       // tensors of more than this part of t
 } // namespace
 
 RunList::RunList(const Graph& graph, const StepList& plan, Bytes capacity, bool linked)
-    : graph_(&graph), capacity_(capacity), linked_(linked), taped_(graph.tensors().size(), 0), items_(2),
-      touches_(graph.tensors().size()), runs_(graph.ops().size(), 0) {
+    : graph_(&graph), capacity_(capacity), linked_(linked), items_(2), touches_(graph.tensors().size()),
+      runs_(graph.ops().size(), 0) {
     for (const Op& op : graph.ops()) {
-        for (const TensorId t : op.tape) {
-            taped_[at(t)] = 1;
-        }
-        std::erase_if(without_tape_.emplace_back(op.writes), [&](TensorId t) { return taped_[at(t)] != 0; });
+        std::erase_if(without_tape_.emplace_back(op.writes), [&](TensorId t) { return graph.taped(t); });
     }
     items_[begin].event.what = items_[end].event.what = PlanEvent::free; // which touches nothing
     items_[end].key = std::int64_t{1} << 62;
@@ -38,7 +35,7 @@ RunList::RunList(const Graph& graph, const StepList& plan, Bytes capacity, bool 
             touches_[at(t)].push_back(begin);
             here[at(t)] = 1;
         }
-        if ((linked || repeatable(t)) && graph.tensor(t).bytes > capacity / large_share) {
+        if ((linked || graph.repeatable(t)) && graph.tensor(t).bytes > capacity / large_share) {
             large_.push_back(t);
         }
     }
@@ -65,7 +62,7 @@ RunList::RunList(const Graph& graph, const StepList& plan, Bytes capacity, bool 
         if (here[at(t)] && !fetched[at(t)]) {
             touches.push_back(end);
         }
-        if (is_result(t) && (here[at(t)] || sent[at(t)])) {
+        if (graph.is_result(t) && (here[at(t)] || sent[at(t)])) {
             results_.push_back(t);
         }
         for (std::size_t k = 0; k < touches.size(); ++k) {
@@ -106,21 +103,12 @@ bool RunList::writes(ItemId id, TensorId tensor) const {
         return std::ranges::find(all, tensor) != all.end();
     }
     const PlanEvent& event = items_[at(id)].event;
-    return graph_->writer(tensor) == event.id && !(event.skip && taped_[at(tensor)] != 0);
+    return graph_->writer(tensor) == event.id && !(event.skip && graph_->taped(tensor));
 }
 
 Bytes RunList::own(ItemId id) const {
     const PlanEvent& event = items_[at(id)].event;
     return event.what == PlanEvent::run ? workspace(graph_->op(event.id), 0, event.skip) : 0;
-}
-
-bool RunList::is_result(TensorId tensor) const {
-    return !graph_->read(tensor) && !taped_[at(tensor)] && !graph_->tensor(tensor).source();
-}
-
-bool RunList::repeatable(TensorId tensor) const {
-    const OpId writer = graph_->writer(tensor);
-    return writer >= 0 && !graph_->op(writer).once;
 }
 
 std::size_t RunList::place(TensorId tensor, ItemId id) const {
@@ -279,7 +267,7 @@ bool RunList::useful(ItemId id) const {
     const std::vector<ItemId>& touches = touches_[at(event.id)];
     const auto next = touches.begin() + static_cast<std::ptrdiff_t>(place(event.id, id)) + 1;
     if (event.what == PlanEvent::offload) {
-        return next == touches.end() || is_result(event.id) ||
+        return next == touches.end() || graph_->is_result(event.id) ||
                std::any_of(next, touches.end(), [&](ItemId one) { return what(one) == PlanEvent::fetch; });
     }
     const auto use = std::find_if(next, touches.end(), [&](ItemId one) { return what(one) != PlanEvent::offload; });

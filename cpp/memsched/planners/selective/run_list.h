@@ -47,8 +47,6 @@ class RunList {
     std::span<const TensorId> writes(ItemId id) const;
     bool writes(ItemId id, TensorId tensor) const;
     Bytes own(ItemId id) const; // workspace
-    bool is_result(TensorId tensor) const;
-    bool repeatable(TensorId tensor) const;
     bool useful(ItemId id) const;
     std::size_t place(TensorId tensor, ItemId id) const; // of the item, or where it belongs, among the touches
     bool held(TensorId tensor, std::size_t touch) const; // from this touch to the next
@@ -77,7 +75,6 @@ class RunList {
     const Graph* graph_ = nullptr;
     Bytes capacity_ = 0, fullest_ = 0; // the most that a changed item holds
     bool linked_ = false;
-    std::vector<std::uint8_t> taped_;                 // by tensor
     std::vector<std::vector<TensorId>> without_tape_; // by op
     std::vector<Item> items_;
     std::vector<ItemId> items_in_, unused_;

@@ -1,5 +1,7 @@
 #include "memsched/planners/selective/run_list.h"
 
+#include "memsched/support/mix.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -9,8 +11,6 @@ namespace {
 constexpr int tries = 20;       // to find an item of some kind
 constexpr int most_to_give = 8; // tensors that give way after an item is removed
 constexpr int near = 8;         // the farthest of the short ways to move an item
-
-double share(std::mt19937_64& random) { return static_cast<double>(random() >> 11) * 0x1p-53; }
 
 } // namespace
 
@@ -57,8 +57,7 @@ bool RunList::sent_before(TensorId tensor, ItemId id) const {
 
 PlanEvent RunList::run_for(TensorId tensor) const {
     const Op& op = graph_->op(graph_->writer(tensor));
-    const bool taped = std::ranges::find(op.tape, tensor) != op.tape.end();
-    return {PlanEvent::run, graph_->writer(tensor), !taped && !op.tape.empty()};
+    return {PlanEvent::run, graph_->writer(tensor), !graph_->taped(tensor) && !op.tape.empty()};
 }
 
 // The tensor comes back right before this item, which reads it, and need not stay since the touch before.
@@ -67,11 +66,11 @@ void RunList::bring(ItemId id, TensorId tensor, Seconds temperature, std::mt1993
     if (before == items_[at(id)].previous) {
         return;
     }
-    if (linked_ && (!repeatable(tensor) || random() % 2 != 0)) {
+    if (linked_ && (!graph_->repeatable(tensor) || random() % 2 != 0)) {
         if (sent_before(tensor, id) || add({PlanEvent::offload, tensor}, before)) {
             add({PlanEvent::fetch, tensor}, items_[at(id)].previous);
         }
-    } else if (repeatable(tensor)) {
+    } else if (graph_->repeatable(tensor)) {
         const Seconds time = graph_->op(graph_->writer(tensor)).choices[0].time;
         if (share(random) < std::exp(-time / temperature)) {
             add(run_for(tensor), items_[at(id)].previous);
@@ -105,7 +104,7 @@ bool RunList::give_way(ItemId over, std::mt19937_64& random) {
         return false;
     }
     const ItemId previous = items_[at(reader)].previous;
-    if (repeatable(tensor) && (!linked_ || random() % 2 == 0)) {
+    if (graph_->repeatable(tensor) && (!linked_ || random() % 2 == 0)) {
         return insert(run_for(tensor), previous);
     }
     const ItemId before = touches_[at(tensor)][place(tensor, reader) - 1];

@@ -7,6 +7,7 @@
 #include "memsched/planners/selective/starts.h"
 #include "memsched/simulate/simulate.h"
 #include "memsched/support/late_acceptance.h"
+#include "memsched/support/mix.h"
 
 #include <algorithm>
 #include <array>
@@ -34,10 +35,10 @@ struct Decisions {
 class Search {
   public:
     // order: of the ops of the original graph; empty: as listed.
-    Search(FixedChoices fixed, std::vector<OpId> order, const Device& device, Bytes budget, const Progress& progress)
+    Search(FixedChoices fixed, std::vector<OpId> order, const Device& device, const Progress& progress)
         : fixed_(std::move(fixed)), order_(std::move(order)), linked_(device.d2h > 0 && device.h2d > 0),
-          device_(device), capacity_(std::min(budget, device.memory) - fixed_.graph.resident()),
-          builder_(fixed_.graph, device, progress), simulator_(fixed_.graph, device, budget), progress_(progress),
+          device_(device), capacity_(device.memory - fixed_.graph.resident()), builder_(fixed_.graph, device, progress),
+          simulator_(fixed_.graph, device, device.memory), progress_(progress),
           annealing_(fixed_.graph, simulator_, capacity_, linked_) {
         for (const Op& op : fixed_.graph.ops()) {
             total_ += op.choices[0].time;
@@ -46,7 +47,7 @@ class Search {
         double sum = 0;
         for (std::size_t g = 0; g < builder_.gaps().size(); ++g) {
             const TensorId tensor = builder_.gaps()[g].tensor;
-            if (linked_ || builder_.recomputable(tensor)) {
+            if (linked_ || fixed_.graph.repeatable(tensor)) {
                 decisions_.push_back(g);
                 sums_.push_back(sum += static_cast<double>(fixed_.graph.tensor(tensor).bytes));
             }
@@ -73,11 +74,66 @@ class Search {
     bool has_plan() const { return best_ < Simulator::illegal; }
     double gap() const { return makespan() / least_ - 1; }
 
-    void begin(); // without cuts
-    void from_cuts();
-    void begin_walk(std::uint64_t seed);
-    void walk(std::int64_t moves); // goes on
-    void anneal(std::int64_t moves, std::int64_t most, std::uint64_t seed);
+    // Without cuts.
+    void begin() {
+        ask(all(MapClass::keep));
+        if (linked_ && !stopped()) {
+            ask(all(MapClass::swap));
+        }
+        from_prices();
+    }
+
+    void from_cuts() {
+        if (stopped()) {
+            return;
+        }
+        const Lifetimes lifetimes(fixed_.graph);
+        const auto fullest = std::ranges::max_element(lifetimes.usage) - lifetimes.usage.begin();
+        const CutBound bound = cut_bound(fixed_.graph, device_, device_.memory, progress_);
+        least_ = std::max(least_, bound.seconds);
+        std::vector<OpId> done;
+        for (const OpId op : {bound.op, static_cast<OpId>(fullest), lifetimes.turn}) {
+            const bool exists = op >= 0 && at(op) < fixed_.graph.ops().size();
+            if (exists && std::ranges::find(done, op) == done.end() && !stopped()) {
+                from_cuts(op);
+                done.push_back(op);
+            }
+        }
+    }
+
+    void begin_walk(std::uint64_t seed) {
+        random_.seed(seed);
+        chosen_.weights.resize(fixed_.graph.tensors().size(), 1.0f);
+        current_ = chosen_;
+        late_.restart(best_);
+        waited_ = 0;
+    }
+
+    // Goes on.
+    void walk(std::int64_t moves) {
+        if (decisions_.empty() || !has_plan()) {
+            return;
+        }
+        Decisions next;
+        for (std::int64_t move = 0; move < moves && !stopped(); ++move) {
+            next = current_;
+            change(next, random_);
+            const Seconds before = best_;
+            if (late_.accept(ask(next))) {
+                std::swap(current_, next);
+            }
+            waited_ = best_ < before * (1 - 1e-12) ? 0 : waited_ + 1;
+            if (waited_ > 50 + 2 * static_cast<std::int64_t>(decisions_.size())) {
+                current_ = chosen_;
+                late_.restart(best_);
+                waited_ = 0;
+            }
+        }
+    }
+
+    void anneal(std::int64_t moves, std::int64_t most, std::uint64_t seed) {
+        annealing_.run(steps_, best_, moves, most, seed, [&] { return stopped(); });
+    }
 
     Seconds makespan() const { return std::min(best_, annealing_.makespan()); }
     StepList steps() const { // of the original graph
@@ -92,10 +148,128 @@ class Search {
   private:
     const StepList& best_steps() const { return annealing_.makespan() < best_ ? annealing_.steps() : steps_; }
     Classes all(MapClass kind) const { return Classes(builder_.gaps().size(), kind); }
-    void from_prices();
-    void from_cuts(OpId p);
-    void change(Decisions& what, std::mt19937_64& random) const;
-    MapClass other(std::size_t gap, MapClass now, std::mt19937_64& random) const;
+
+    // The price of travel: a coarse grid, and then finer steps.
+    void from_prices() {
+        const double link = linked_ ? 1 / device_.d2h + 1 / device_.h2d : 0;
+        Seconds least = Simulator::illegal;
+        const auto try_eviction = [&](const Eviction& eviction) {
+            if (!stopped()) {
+                const Seconds found = ask({all(MapClass::keep), {}, eviction});
+                if (found < least) {
+                    least = found;
+                    eviction_ = eviction;
+                }
+            }
+        };
+        for (int roots = 0; roots <= 2; ++roots) {
+            for (int k = 0; k < (linked_ ? 12 : 1); ++k) {
+                try_eviction({roots, link * 1e-5 * std::pow(3.0, k), true});
+            }
+        }
+        const Eviction best = eviction_;
+        for (int roots = 0; roots <= 2; ++roots) {
+            try_eviction({roots, best.travel, false});
+        }
+        for (double factor = 2; linked_ && factor > 1.05; factor = std::sqrt(factor)) {
+            for (const double change : {1 / factor, factor}) {
+                try_eviction({eviction_.roots, eviction_.travel * change, eviction_.forward_only});
+            }
+        }
+    }
+
+    // Shares of what may run again, and of what then exceeds the memory: the best of a grid, and then of finer steps.
+    void from_cuts(OpId p) {
+        Pace pace(progress_, 0);
+        const RankedCuts cuts(fixed_.graph, p, device_, capacity_, total_, pace);
+        const auto count = static_cast<double>(cuts.count());
+        struct Point {
+            double again = 1, away = 0; // shares: of the ops, of the bytes in excess
+            bool late = false;
+        };
+        Point best;
+        Seconds least = Simulator::illegal;
+        const auto try_point = [&](const Point& point) {
+            if (stopped()) {
+                return;
+            }
+            const double share = std::clamp(point.again, 0.0, 1.0);
+            const auto runs = static_cast<std::size_t>(std::llround(share * count));
+            RankedCuts::Plan plan = cuts.plan(builder_.gaps(), runs, 0, point.late);
+            const auto held = static_cast<double>(plan.held);
+            const double over = std::max(held - static_cast<double>(cuts.room()), 0.0);
+            const double bytes = over * (1 + point.away) + std::max(0.0, point.away) * 0.02 * held;
+            if (linked_ && bytes > 0) {
+                plan = cuts.plan(builder_.gaps(), runs, static_cast<Bytes>(bytes), point.late);
+            }
+            const Seconds found = ask(plan.classes);
+            if (found < least) {
+                least = found;
+                best = point;
+                best.again = share;
+            }
+        };
+        const std::vector<double> aways = linked_ ? std::vector{-1.0, 0.0, 0.1, 0.4, 1.0} : std::vector{0.0};
+        for (int k = 0; k <= 20; ++k) {
+            for (const double away : aways) {
+                try_point({k / 20.0, away, false});
+                try_point({k / 20.0, away, true});
+            }
+        }
+        if (least == Simulator::illegal) {
+            return;
+        }
+        for (double step = 1 / 20.0; step * count > 0.5; step /= 2) {
+            for (const double sign : {-1.0, 1.0}) {
+                Point next = best;
+                next.again += sign * step;
+                try_point(next);
+                next = best;
+                next.away += 4 * sign * step;
+                if (linked_) {
+                    try_point(next);
+                }
+            }
+        }
+    }
+
+    // Prices: of all tensors a little, or of a few much more or less; or the classes of one or two gaps. Large tensors
+    // more often than small ones.
+    void change(Decisions& what, std::mt19937_64& random) const {
+        const auto pick = [&] {
+            if (random() % 2) {
+                return decisions_[random() % decisions_.size()];
+            }
+            const auto found = std::upper_bound(sums_.begin(), sums_.end(), share(random) * sums_.back());
+            return decisions_[std::min(static_cast<std::size_t>(found - sums_.begin()), decisions_.size() - 1)];
+        };
+        const auto kind = random() % 10;
+        const bool few = decisions_.size() <= few_decisions;
+        if (kind < (few ? 1 : 2)) {
+            for (float& weight : what.weights) {
+                weight *= static_cast<float>(0.9 + 0.2 * share(random));
+            }
+        } else if (kind < (few ? 3 : 7)) {
+            constexpr std::array factors{0.25F, 0.5F, 0.75F, 1.5F, 2.0F, 4.0F};
+            for (auto count = 1 + random() % 3; count > 0; --count) {
+                what.weights[at(builder_.gaps()[pick()].tensor)] *= factors[random() % factors.size()];
+            }
+        } else {
+            for (auto count = 1 + random() % 2; count > 0; --count) {
+                const std::size_t gap = pick();
+                what.classes[gap] = other(gap, what.classes[gap], random);
+            }
+        }
+    }
+
+    MapClass other(std::size_t gap, MapClass now, std::mt19937_64& random) const {
+        const bool again = fixed_.graph.repeatable(builder_.gaps()[gap].tensor);
+        if (again && linked_) {
+            return static_cast<MapClass>((static_cast<int>(now) + 1 + static_cast<int>(random() % 2)) % 3);
+        }
+        const MapClass away = again ? MapClass::recompute : MapClass::swap;
+        return now == MapClass::keep ? away : MapClass::keep;
+    }
 
     const FixedChoices fixed_;
     const std::vector<OpId> order_;
@@ -120,196 +294,14 @@ class Search {
     std::vector<double> sums_;           // of their bytes
 };
 
-// The price of travel: a coarse grid, and then finer steps.
-void Search::from_prices() {
-    const double link = linked_ ? 1 / device_.d2h + 1 / device_.h2d : 0;
-    Seconds least = Simulator::illegal;
-    const auto try_eviction = [&](const Eviction& eviction) {
-        if (!stopped()) {
-            const Seconds found = ask({all(MapClass::keep), {}, eviction});
-            if (found < least) {
-                least = found;
-                eviction_ = eviction;
-            }
-        }
-    };
-    for (int roots = 0; roots <= 2; ++roots) {
-        for (int k = 0; k < (linked_ ? 12 : 1); ++k) {
-            try_eviction({roots, link * 1e-5 * std::pow(3.0, k), true});
-        }
-    }
-    const Eviction best = eviction_;
-    for (int roots = 0; roots <= 2; ++roots) {
-        try_eviction({roots, best.travel, false});
-    }
-    for (double factor = 2; linked_ && factor > 1.05; factor = std::sqrt(factor)) {
-        for (const double change : {1 / factor, factor}) {
-            try_eviction({eviction_.roots, eviction_.travel * change, eviction_.forward_only});
-        }
-    }
-}
-
-// Shares of what may run again, and of what then exceeds the memory: the best of a grid, and then of finer steps.
-void Search::from_cuts(OpId p) {
-    Pace pace(progress_, 0);
-    const RankedCuts cuts(fixed_.graph, p, device_, capacity_, total_, pace);
-    const auto count = static_cast<double>(cuts.count());
-    struct Point {
-        double again = 1, away = 0; // shares: of the ops, of the bytes in excess
-        bool late = false;
-    };
-    Point best;
-    Seconds least = Simulator::illegal;
-    const auto try_point = [&](const Point& point) {
-        if (stopped()) {
-            return;
-        }
-        const double share = std::clamp(point.again, 0.0, 1.0);
-        const auto runs = static_cast<std::size_t>(std::llround(share * count));
-        RankedCuts::Plan plan = cuts.plan(builder_.gaps(), runs, 0, point.late);
-        const auto held = static_cast<double>(plan.held);
-        const double over = std::max(held - static_cast<double>(cuts.room()), 0.0);
-        const double bytes = over * (1 + point.away) + std::max(0.0, point.away) * 0.02 * held;
-        if (linked_ && bytes > 0) {
-            plan = cuts.plan(builder_.gaps(), runs, static_cast<Bytes>(bytes), point.late);
-        }
-        const Seconds found = ask(plan.classes);
-        if (found < least) {
-            least = found;
-            best = point;
-            best.again = share;
-        }
-    };
-    const std::vector<double> aways = linked_ ? std::vector{-1.0, 0.0, 0.1, 0.4, 1.0} : std::vector{0.0};
-    for (int k = 0; k <= 20; ++k) {
-        for (const double away : aways) {
-            try_point({k / 20.0, away, false});
-            try_point({k / 20.0, away, true});
-        }
-    }
-    if (least == Simulator::illegal) {
-        return;
-    }
-    for (double step = 1 / 20.0; step * count > 0.5; step /= 2) {
-        for (const double sign : {-1.0, 1.0}) {
-            Point next = best;
-            next.again += sign * step;
-            try_point(next);
-            next = best;
-            next.away += 4 * sign * step;
-            if (linked_) {
-                try_point(next);
-            }
-        }
-    }
-}
-
-void Search::begin() {
-    ask(all(MapClass::keep));
-    if (linked_ && !stopped()) {
-        ask(all(MapClass::swap));
-    }
-    from_prices();
-}
-
-void Search::from_cuts() {
-    if (stopped()) {
-        return;
-    }
-    const Lifetimes lifetimes(fixed_.graph);
-    const auto fullest = std::ranges::max_element(lifetimes.usage) - lifetimes.usage.begin();
-    const CutBound bound = cut_bound(fixed_.graph, device_, capacity_ + fixed_.graph.resident(), progress_);
-    least_ = std::max(least_, bound.seconds);
-    std::vector<OpId> done;
-    for (const OpId op : {bound.op, static_cast<OpId>(fullest), lifetimes.turn}) {
-        const bool exists = op >= 0 && at(op) < fixed_.graph.ops().size();
-        if (exists && std::ranges::find(done, op) == done.end() && !stopped()) {
-            from_cuts(op);
-            done.push_back(op);
-        }
-    }
-}
-
-MapClass Search::other(std::size_t gap, MapClass now, std::mt19937_64& random) const {
-    const bool again = builder_.recomputable(builder_.gaps()[gap].tensor);
-    if (again && linked_) {
-        return static_cast<MapClass>((static_cast<int>(now) + 1 + static_cast<int>(random() % 2)) % 3);
-    }
-    const MapClass away = again ? MapClass::recompute : MapClass::swap;
-    return now == MapClass::keep ? away : MapClass::keep;
-}
-
-// Prices: of all tensors a little, or of a few much more or less; or the classes of one or two gaps. Large tensors more
-// often than small ones.
-void Search::change(Decisions& what, std::mt19937_64& random) const {
-    const auto share = [&] { return static_cast<double>(random() >> 11) * 0x1p-53; };
-    const auto pick = [&] {
-        if (random() % 2) {
-            return decisions_[random() % decisions_.size()];
-        }
-        const auto found = std::upper_bound(sums_.begin(), sums_.end(), share() * sums_.back());
-        return decisions_[std::min(static_cast<std::size_t>(found - sums_.begin()), decisions_.size() - 1)];
-    };
-    const auto kind = random() % 10;
-    const bool few = decisions_.size() <= few_decisions;
-    if (kind < (few ? 1 : 2)) {
-        for (float& weight : what.weights) {
-            weight *= static_cast<float>(0.9 + 0.2 * share());
-        }
-    } else if (kind < (few ? 3 : 7)) {
-        constexpr std::array factors{0.25F, 0.5F, 0.75F, 1.5F, 2.0F, 4.0F};
-        for (auto count = 1 + random() % 3; count > 0; --count) {
-            what.weights[at(builder_.gaps()[pick()].tensor)] *= factors[random() % factors.size()];
-        }
-    } else {
-        for (auto count = 1 + random() % 2; count > 0; --count) {
-            const std::size_t gap = pick();
-            what.classes[gap] = other(gap, what.classes[gap], random);
-        }
-    }
-}
-
-void Search::begin_walk(std::uint64_t seed) {
-    random_.seed(seed);
-    chosen_.weights.resize(fixed_.graph.tensors().size(), 1.0f);
-    current_ = chosen_;
-    late_.restart(best_);
-    waited_ = 0;
-}
-
-void Search::walk(std::int64_t moves) {
-    if (decisions_.empty() || !has_plan()) {
-        return;
-    }
-    Decisions next;
-    for (std::int64_t move = 0; move < moves && !stopped(); ++move) {
-        next = current_;
-        change(next, random_);
-        const Seconds before = best_;
-        if (late_.accept(ask(next))) {
-            std::swap(current_, next);
-        }
-        waited_ = best_ < before * (1 - 1e-12) ? 0 : waited_ + 1;
-        if (waited_ > 50 + 2 * static_cast<std::int64_t>(decisions_.size())) {
-            current_ = chosen_;
-            late_.restart(best_);
-            waited_ = 0;
-        }
-    }
-}
-
-void Search::anneal(std::int64_t moves, std::int64_t most, std::uint64_t seed) {
-    annealing_.run(steps_, best_, moves, most, seed, [&] { return stopped(); });
-}
-
 } // namespace
 
-std::optional<SelectiveSolution> selective(const Graph& graph, const Device& device, Bytes budget, std::int64_t moves,
+std::optional<SelectiveSolution> selective(const Graph& graph, const Device& device, std::int64_t moves,
                                            std::uint64_t seed, bool reorder, const Progress& progress) {
-    const Bytes capacity = std::min(budget, device.memory) - graph.resident();
+    const Bytes capacity = device.memory - graph.resident();
     std::vector<std::unique_ptr<Search>> searches;
     const auto begin = [&](FixedChoices fixed, std::vector<OpId> order) {
-        searches.push_back(std::make_unique<Search>(std::move(fixed), std::move(order), device, budget, progress));
+        searches.push_back(std::make_unique<Search>(std::move(fixed), std::move(order), device, progress));
         searches.back()->begin();
     };
     const auto best = [&]() -> Search& {
@@ -367,7 +359,7 @@ std::optional<SelectiveSolution> selective(const Graph& graph, const Device& dev
     for (const auto& search : searches) {
         evaluations += search->evaluations();
     }
-    return finished(graph, device, budget, best().steps(), evaluations);
+    return finished(graph, best().steps(), evaluations);
 }
 
 } // namespace memsched

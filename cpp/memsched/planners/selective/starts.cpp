@@ -12,10 +12,7 @@ constexpr int prices = 40; // from a tenth of a thousandth of a typical price to
 
 RankedCuts::RankedCuts(const Graph& graph, OpId p, const Device& device, Bytes capacity, Seconds total, Pace& pace)
     : graph_(graph), retention_(graph, p, Retention::Order::listed), capacity_(capacity),
-      needed_(graph.tensors().size(), 0), fixed_(graph.tensors().size(), 0) {
-    for (const TensorId t : graph.op(p).reads) {
-        fixed_[at(t)] = 1;
-    }
+      fixed_(flags_of(graph.tensors().size(), graph.op(p).reads)) {
     RetentionCurve curve(graph, p, Retention::Order::listed, device, capacity, total);
     std::vector<Seconds> asked;
     if (const Seconds best = curve.refine(24, {}, pace).price; best > 0) {
@@ -32,35 +29,33 @@ RankedCuts::RankedCuts(const Graph& graph, OpId p, const Device& device, Bytes c
     for (const Seconds price : asked) {
         retention_.cheapest(price, pace);
         if (rank == 0) { // whatever is wanted is held or made again: without price all is held
-            for (const TensorId t : retention_.held()) {
-                needed_[at(t)] = 1;
-            }
+            needed_ = flags_of(fixed_.size(), retention_.held());
         }
         ++rank;
         for (const OpId op : retention_.again()) {
             if (!seen[at(op)]) {
                 seen[at(op)] = 1;
-                ranked_.push_back({op, rank});
+                ranked_.emplace_back(rank, op);
             }
         }
     }
-    std::ranges::sort(ranked_, {}, [](const Ranked& one) { return std::pair(one.rank, one.op); });
+    std::ranges::sort(ranked_);
 }
 
 RankedCuts::Plan RankedCuts::plan(const std::vector<Gap>& gaps, std::size_t again, Bytes away, bool late) const {
     std::vector<std::uint8_t> runs(graph_.ops().size(), 0);
     for (std::size_t k = 0; k < again; ++k) {
-        runs[at(ranked_[k].op)] = 1;
+        runs[at(ranked_[k].second)] = 1;
     }
     if (late && again > 0) { // the same number of the last price, from its other end
-        const std::size_t rank = ranked_[again - 1].rank;
+        const std::size_t rank = ranked_[again - 1].first;
         std::size_t first = again - 1, beyond = again;
-        for (; first > 0 && ranked_[first - 1].rank == rank; --first) {
+        for (; first > 0 && ranked_[first - 1].first == rank; --first) {
         }
-        for (; beyond < ranked_.size() && ranked_[beyond].rank == rank; ++beyond) {
+        for (; beyond < ranked_.size() && ranked_[beyond].first == rank; ++beyond) {
         }
         for (std::size_t k = first; k < beyond; ++k) {
-            runs[at(ranked_[k].op)] = k >= beyond - (again - first);
+            runs[at(ranked_[k].second)] = k >= beyond - (again - first);
         }
     }
     // What is wanted, from p back: needed tensors, and the reads of what runs again.

@@ -4,6 +4,7 @@
 #include "memsched/bounds/cut_bound.h"
 #include "memsched/build/gap_builder.h"
 
+#include <utility>
 #include <vector>
 
 namespace memsched {
@@ -26,15 +27,10 @@ class RankedCuts {
     Plan plan(const std::vector<Gap>& gaps, std::size_t again, Bytes away, bool late) const;
 
   private:
-    struct Ranked {
-        OpId op;
-        std::size_t rank;
-    };
-
     const Graph& graph_;
     Retention retention_;
     Bytes capacity_;
-    std::vector<Ranked> ranked_;
+    std::vector<std::pair<std::size_t, OpId>> ranked_; // by the number of the price, then by op
     std::vector<std::uint8_t> needed_, fixed_; // by tensor: held if nothing runs again, but for what p reads; read by p
 };
 

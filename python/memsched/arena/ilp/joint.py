@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from memsched._core import Graph
@@ -11,7 +11,7 @@ from memsched.arena.buffers import Buffer, height
 from memsched.arena.ilp.buffers import settle, unit_of
 from memsched.arena.ilp.model import Model, Scale, TimeUpError, left, load, until_after
 from memsched.arena.ilp.net import INPUT, Item, Net, Reach, is_topological, least_runs, lifetimes, net_of
-from memsched.arena.ilp.order import exact_order, gap
+from memsched.arena.ilp.order import exact_order
 from memsched.arena.ilp.place import address_of, apart, place_ilp
 from memsched.arena.ilp.spans import Plan, Sum
 from memsched.arena.ilp.start import probe
@@ -75,7 +75,7 @@ def joint_ilp(graph: Graph, *, keep: frozenset[int] = frozenset(), time_limit: f
     bound = max([0, first.lower_bound - task.resident, *ends])
     order = first.order
     if top > bound:
-        with contextlib.suppress(TimeUpError):
+        with suppress(TimeUpError):
             order, offsets, bound = _together(task, (order, offsets, top), bound, until)
         top = height(task.buffers(order), offsets)
     count = len(task.items) - len(task.owners)
@@ -136,7 +136,7 @@ def _together(
     for item, address in zip(task.items, addresses, strict=True):
         model.row(scale.down(item.size - always), float("inf"), [(peak, 1.0), (address, -1.0)])
     _separate(task, plan, scale, addresses, limit)
-    outcome = model.solve(time_limit=left(until), gap=gap(scale))
+    outcome = model.solve(time_limit=left(until), gap=scale.gap)
     reached = scale.down(top) if outcome.infeasible else outcome.bound + scale.down(always)
     if outcome.values is not None:
         ordered = plan.order(outcome.values)

@@ -44,6 +44,11 @@ class Scale:
     def whole(self) -> bool:
         return self.divisor == 1.0
 
+    @property
+    def gap(self) -> float:
+        """The absolute gap: bounds closer than one unit are equal."""
+        return 0.9 if self.whole else 1e-3
+
     def down(self, size: int) -> float:
         return size / self.unit / self.divisor
 

@@ -44,14 +44,10 @@ def order_ilp(
 
     `keep` are ids of tensors that live until the end. When the time is over, the best order so far is returned.
 
-    Parameters
-    ----------
-    compressed : bool
-        OLLA's own horizon: as many timesteps as the longest path has ops, with several ops per timestep, all of whose
-        tensors count together. HiGHS decides the order, but only the graph itself gives a bound.
-    control_edges : bool
-        OLLA's functions 3 and 4: run each weight update before an op suggested by the neighbourhood of its gradient.
-        This can exclude all optimal orders, so only the graph itself gives a bound.
+    The paper's own shortcuts, after which only the graph itself gives a bound: `compressed` is its horizon, as many
+    timesteps as the longest path has ops, with several ops per timestep, all of whose tensors count together.
+    `control_edges` are its functions 3 and 4: each weight update runs before an op suggested by the neighbourhood of
+    its gradient, which can exclude all optimal orders.
     """
     load()
     until = until_after(time_limit)
@@ -85,7 +81,7 @@ def exact_order(net: Net, until: float) -> OrderSolution:
         top = model.variable(low, high, cost=1.0, integer=scale.whole)
         plan = Plan(model, net, reach, alone=True)
         plan.limit(scale, top)
-        outcome = model.solve(time_limit=left(until), gap=gap(scale))
+        outcome = model.solve(time_limit=left(until), gap=scale.gap)
     except TimeUpError:
         return OrderSolution(order=best, peak_memory=peak, lower_bound=bound)
     reached = high + scale.down(scale.unit) if outcome.infeasible else outcome.bound
@@ -108,7 +104,7 @@ def _published(net: Net, more: frozenset[tuple[int, int]], compressed: bool, unt
         top = model.variable(scale.down(bound - net.always), float("inf"), cost=1.0)
         plan = Plan(model, net, reach, alone=not compressed)
         plan.limit(scale, top)
-        outcome = model.solve(time_limit=left(until), gap=gap(scale))
+        outcome = model.solve(time_limit=left(until), gap=scale.gap)
     except TimeUpError:
         return OrderSolution(order=order, peak_memory=net.peak(order), lower_bound=bound)
     if outcome.values is not None:
@@ -120,8 +116,3 @@ def _published(net: Net, more: frozenset[tuple[int, int]], compressed: bool, unt
 
 def _scale(net: Net, most: int) -> Scale:
     return Scale.of([item.size for item in net.items] + net.scratch, most - net.always)
-
-
-def gap(scale: Scale) -> float:
-    """The absolute gap: bounds closer than one unit are equal."""
-    return 0.9 if scale.whole else 1e-3

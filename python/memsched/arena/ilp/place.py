@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 
 from memsched.arena.buffers import Buffer, height
 from memsched.arena.ilp.buffers import check_fixed, is_live, load, meeting, overlap, settle, unit_of
 from memsched.arena.ilp.model import Model, Scale, TimeUpError, left, until_after
 from memsched.arena.ilp.model import load as load_highs
-from memsched.arena.ilp.order import gap
 from memsched.arena.placement import columns_of, place_columns
 from memsched.errors import InfeasibleError
 
@@ -20,39 +20,22 @@ def place_ilp(
     """Find addresses for buffers with known lifetimes, so that the highest end is as low as possible.
 
     A greedy placement comes first. If it is higher than the load, the integer program looks for a lower one. Sizes
-    are scaled as in `order_ilp`.
+    are scaled as in `order_ilp`. A buffer without bytes or time is put at its offset or at 0; it counts for the height
+    but conflicts with none. After `time_limit` seconds the best placement so far is returned.
 
-    Parameters
-    ----------
-    buffers : sequence of Buffer
-        One without bytes or time is put at its offset or at 0; it counts for the height but conflicts with none.
-    capacity : int, optional
-        Bytes available.
-    time_limit : float, optional
-        Seconds; then the best placement so far is returned.
-
-    Returns
-    -------
-    tuple
-        Offsets; a bound, below which no placement ends; and whether this one ends there. Bytes.
-
-    Raises
-    ------
-    InfeasibleError
-        It needs more than the capacity. min_memory is the height found, which is the least one if the message says so.
-    InvalidInputError
-        Fixed buffers overlap or are not aligned.
+    Returns offsets; a bound, below which no placement ends; and whether this one ends there. InfeasibleError: it needs
+    more than the capacity; min_memory is the height found, which is the least one if the message says so.
+    InvalidInputError: fixed buffers overlap or are not aligned.
     """
     load_highs()
     until = until_after(time_limit)
     check_fixed(buffers)
-    offsets = [one.offset or 0 for one in buffers]
-    live = [k for k, one in enumerate(buffers) if is_live(one)]
-    found, bound = _lowest([buffers[k] for k in live], until)
-    for k, offset in zip(live, found, strict=True):
-        offsets[k] = offset
-    idle = max((offsets[k] + one.size for k, one in enumerate(buffers) if not is_live(one)), default=0)
-    bound = max(bound, idle)
+    offsets, _, _ = place_columns(columns_of(buffers), None, time_limit=left(until), method="greedy")
+    idle = [offset + one.size for one, offset in zip(buffers, offsets, strict=True) if not is_live(one)]
+    bound = max([load(buffers), *idle])
+    if height(buffers, offsets) > bound:
+        with suppress(TimeUpError):
+            offsets, bound = _by_program(buffers, offsets, bound, until)
     top = height(buffers, offsets)
     if capacity is not None and top > capacity:
         need = f"{top} bytes and the capacity is {capacity}"
@@ -64,20 +47,8 @@ def place_ilp(
     return offsets, bound, top == bound
 
 
-def _lowest(buffers: Sequence[Buffer], until: float) -> tuple[list[int], int]:
-    """(offsets, lower bound)"""
-    best, _, _ = place_columns(columns_of(buffers), None, time_limit=left(until), method="greedy")
-    bound = load(buffers)
-    if height(buffers, best) == bound:
-        return best, bound
-    try:
-        return _by_program(buffers, best, bound, until)
-    except TimeUpError:
-        return best, bound
-
-
 def _by_program(buffers: Sequence[Buffer], best: list[int], bound: int, until: float) -> tuple[list[int], int]:
-    """The same, given a placement and a bound."""
+    """(offsets, lower bound), given a placement and a bound."""
     top = height(buffers, best)
     unit, plain = unit_of(buffers)
     scale = Scale.of([unit], top)
@@ -104,7 +75,7 @@ def _by_program(buffers: Sequence[Buffer], best: list[int], bound: int, until: f
             apart(
                 model, scale, (addresses[low], padded, addresses[high]), ([(below, factor)], constant), limit + common
             )
-    outcome = model.solve(time_limit=left(until), gap=gap(scale))
+    outcome = model.solve(time_limit=left(until), gap=scale.gap)
     if outcome.infeasible:
         return best, max(bound, min(scale.bound(scale.down(top)), top))
     if outcome.values is not None:

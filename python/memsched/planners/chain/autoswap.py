@@ -15,17 +15,16 @@ import numpy.typing as npt
 
 from memsched import _core
 from memsched._core import Chain, Device
-from memsched.planners import minimum
 from memsched.planners.call import over_at
 from memsched.planners.chain.bayes import minimise
 from memsched.planners.classes import WORKSPACE_LIMIT
 from memsched.planners.entry import Planner
 from memsched.planners.sets import ChainCall, SetCall, begin_sets, need_of_moving_all
 from memsched.problems.bounds import graph_bound
-from memsched.problems.problem import ChunkLike, Problem, graph_of
+from memsched.problems.problem import ChunkLike, Problem, graph_of, least_memory
 from memsched.result import Result
-from memsched.support import checks
-from memsched.support.types import Flags, Progress
+from memsched.support import checks, quantities
+from memsched.support.types import Flags, Progress, Quantity
 
 Array = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.int64]
@@ -187,22 +186,22 @@ def _enough(candidates: Candidates, excess: Bytes, order: npt.NDArray[np.int64])
 
 def _needs(problem: Problem) -> int:
     if isinstance(problem, Chain):
-        return minimum.of_graph(problem)
+        return least_memory(problem)
     return need_of_moving_all(_core.fixed_choices(graph_of(problem), WORKSPACE_LIMIT))
 
 
 @Planner("four priority scores, tuned weights", needs=_needs, problems=("chain", "graph"))
 def autoswap(
     problem: Problem,
-    M: float | None = None,
-    beta: float | None = None,
+    M: Quantity | None = None,
+    beta: Quantity | None = None,
     *,
     device: Device | None = None,
     chunk: ChunkLike = None,
     workspace_limit: int = WORKSPACE_LIMIT,
     evaluations: int = 40,
     seed: int = 0,
-    time_limit: float | None = None,
+    time_limit: Quantity | None = None,
     progress: Progress = None,
 ) -> Result:
     """Offload the activations with the largest weighted sum of four scores, with weights from Bayesian optimisation.
@@ -221,10 +220,6 @@ def autoswap(
         backward read. For a family: its graph at full batch.
     evaluations : int
         How many weights to try; the search stops early at the lower bound.
-    seed : int
-        Seed of the Bayesian optimisation.
-    progress : callable, optional
-        Called with a fraction from 0 to 1 before each evaluation.
 
     Returns
     -------
@@ -247,9 +242,9 @@ def autoswap(
     evaluations = checks.count("evaluations", evaluations, 1, 1000)
     seed = checks.count("seed", seed, 0, 2**63 - 1)
     checks.progress(progress)
-    time_limit = checks.time_limit(time_limit) or None
+    time_limit = quantities.time_limit(time_limit) or None
     call = begin_sets(autoswap, problem, M, beta, device, chunk, workspace_limit)
-    params = {"chunk": chunk, "seed": seed}
+    params = {"chunk": call.chunk, "seed": seed}
     if call.excess <= 0:
         nothing = call.schedule(np.zeros(len(call.stage), np.uint8), {"name": "autoswap"})
         return call.result({**params, "evaluations": 0, "weights": None}, nothing)

@@ -8,14 +8,13 @@ from typing import Any
 from memsched import _core
 from memsched._core import Chain, ChainPlanner, Device
 from memsched.errors import InvalidInputError
-from memsched.planners import minimum
 from memsched.planners.entry import Figures, Planner
-from memsched.planners.sets import ChainCall, begin_chain, plans_of
+from memsched.planners.sets import ChainCall, begin_chain, least_of_fluid_model, plans_of
 from memsched.problems.fluid import MAX_STATES, FluidSolution, fluid_chain, fluid_solve, fluid_solve_in_slots
 from memsched.problems.problem import ChunkLike
 from memsched.result import Result
-from memsched.support import checks
-from memsched.support.types import Flags, Progress
+from memsched.support import checks, quantities
+from memsched.support.types import Flags, Progress, Quantity
 
 # By dominance and bounds, with the defaults below, but the set that the model finds.
 DYNPROG = ChainPlanner.dynprog(500, max_rounds=50, gap=0.0, max_states=MAX_STATES, break_ties=False)
@@ -32,7 +31,12 @@ def _paper_set(call: ChainCall, slots: int | None, max_rounds: int, **options: A
 
 
 def _checked(
-    slots: int | None, method: str, ties: str | None, gap: float, max_rounds: int, max_states: int
+    slots: int | None = 500,
+    method: str = "pruned",
+    ties: str | None = None,
+    gap: float = 0.0,
+    max_rounds: int = 50,
+    max_states: int = MAX_STATES,
 ) -> tuple[int | None, str, dict[str, Any]]:
     """The checked slots, rule for ties, and limits of the search."""
     if slots is not None:
@@ -50,35 +54,25 @@ def _checked(
     return slots, ties or ("paper" if method == "hash" else "simulate"), limits
 
 
-def dynprog_figures(
-    chain: Chain,
-    *,
-    slots: int | None = 500,
-    method: str = "pruned",
-    ties: str | None = None,
-    gap: float = 0.0,
-    max_rounds: int = 50,
-    max_states: int = MAX_STATES,
-    chunk: ChunkLike = None,
-) -> Figures | None:
+def dynprog_figures(chain: Chain, *, chunk: ChunkLike = None, **options: Any) -> Figures | None:
     """A function that plans for many devices at once and returns figures only; None for the paper's algorithm."""
-    slots, ties, limits = _checked(slots, method, ties, gap, max_rounds, max_states)
-    if method == "hash":
+    slots, ties, limits = _checked(**options)
+    if options.get("method") == "hash":
         return None
     return partial(plans_of(chain, chunk).figures, ChainPlanner.dynprog(slots, break_ties=ties == "simulate", **limits))
 
 
-@Planner("dynamic program, interruptible model", needs=minimum.of_fluid_model, figures=dynprog_figures)
+@Planner("dynamic program, interruptible model", needs=least_of_fluid_model, figures=dynprog_figures)
 def dynprog(
     chain: Chain,
-    M: float | None = None,
-    beta: float | None = None,
+    M: Quantity | None = None,
+    beta: Quantity | None = None,
     *,
     device: Device | None = None,
     slots: int | None = 500,
     method: str = "pruned",
     ties: str | None = None,
-    time_limit: float | None = None,
+    time_limit: Quantity | None = None,
     gap: float = 0.0,
     max_rounds: int = 50,
     max_states: int = MAX_STATES,
@@ -105,7 +99,7 @@ def dynprog(
         "simulate" takes GREEDY's set if the model rates it no worse and the simulator rates it better; "paper" takes
         the set that the dynamic program finds. None means "simulate" for method "pruned" and "paper" for method
         "hash", which supports nothing else.
-    time_limit : float, optional
+    time_limit : float or str, optional
         Seconds in total; then the best set so far is taken (method "pruned").
     gap : float
         Stop at a proven (makespan - bound) / bound of this size, in the interruptible model.
@@ -140,7 +134,7 @@ def dynprog(
     6.0
     """
     slots, ties, limits = _checked(slots, method, ties, gap, max_rounds, max_states)
-    time_limit = checks.time_limit(time_limit)
+    time_limit = quantities.time_limit(time_limit)
     call = begin_chain(dynprog, chain, M, beta, device, chunk)
     solution: FluidSolution | _core.FluidSolution | None
     if method == "hash" and call.excess > 0:
@@ -154,7 +148,7 @@ def dynprog(
         "slots": slots,
         "method": method,
         "ties": ties,
-        "chunk": chunk,
+        "chunk": call.chunk,
         "proven": solution.optimal and bounds_plans,
         "states": solution.states,
         "rounds": solution.rounds,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from memsched._core import Chain, ChainPlanner, Device
-from memsched.planners import minimum
 from memsched.planners.entry import Figures, Planner
 from memsched.planners.sets import begin_chain, plans_of
-from memsched.problems.problem import ChunkLike
+from memsched.problems.problem import ChunkLike, least_memory
 from memsched.result import Result
+from memsched.support.types import Quantity
 
 GREEDY = ChainPlanner.greedy()
 
@@ -19,11 +19,11 @@ def greedy_figures(chain: Chain, *, chunk: ChunkLike = None) -> Figures:
     return partial(plans_of(chain, chunk).figures, GREEDY)
 
 
-@Planner("the first activations until the rest fits", needs=minimum.of_graph, figures=greedy_figures)
+@Planner("the first activations until the rest fits", needs=least_memory, figures=greedy_figures)
 def greedy(
     chain: Chain,
-    M: float | None = None,
-    beta: float | None = None,
+    M: Quantity | None = None,
+    beta: Quantity | None = None,
     *,
     device: Device | None = None,
     chunk: ChunkLike = None,
@@ -45,5 +45,5 @@ def greedy(
     ('a0',)
     """
     call = begin_chain(greedy, chain, M, beta, device, chunk)
-    params = {"chunk": chunk}
+    params = {"chunk": call.chunk}
     return call.plan({"name": "greedy", **params}, params, call.plans.choose(GREEDY, call.device)[0])

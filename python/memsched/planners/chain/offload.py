@@ -8,18 +8,17 @@ import numpy as np
 
 from memsched import _core
 from memsched._core import Chain, Device
-from memsched.planners import minimum
 from memsched.planners.call import over_at, seconds_left
 from memsched.planners.chain.dynprog import DYNPROG
 from memsched.planners.chain.greedy import GREEDY
 from memsched.planners.entry import Planner
-from memsched.planners.sets import SIMULATED, ChainCall, begin_chain
+from memsched.planners.sets import SIMULATED, ChainCall, begin_chain, least_of_fluid_model
 from memsched.problems.bounds import graph_bound
 from memsched.problems.fluid import fluid_chain, fluid_solve
-from memsched.problems.problem import ChunkLike
+from memsched.problems.problem import ChunkLike, least_memory
 from memsched.result import Result
-from memsched.support import checks
-from memsched.support.types import Flags, Progress
+from memsched.support import checks, quantities
+from memsched.support.types import Flags, Progress, Quantity
 
 WINDOWS = 500
 FLUID_STATES = 200_000  # limit of the search for a fluid optimum to start from
@@ -72,7 +71,7 @@ def _starts(call: ChainCall, progress: Progress, until: float) -> list[Flags]:
         all_stages,
         everything,
     ]
-    if call.device.memory >= minimum.of_fluid_model(call.chain):
+    if call.device.memory >= least_of_fluid_model(call.chain):
         starts.append(call.plans.choose(DYNPROG, call.device, seconds_left(until), progress)[0])
         exact = fluid_solve(
             fluid_chain(call.chain, call.device),
@@ -85,15 +84,15 @@ def _starts(call: ChainCall, progress: Progress, until: float) -> list[Flags]:
     return starts + (_windows(call) if call.device.host_memory is not None else [])
 
 
-@Planner("anytime search on the simulated makespan", needs=minimum.of_graph)
+@Planner("anytime search on the simulated makespan", needs=least_memory)
 def offload(
     chain: Chain,
-    M: float | None = None,
-    beta: float | None = None,
+    M: Quantity | None = None,
+    beta: Quantity | None = None,
     *,
     device: Device | None = None,
     chunk: ChunkLike = None,
-    time_limit: float = 1.0,
+    time_limit: Quantity = 1.0,
     moves: int | None = None,
     gap: float = 0.0,
     seed: int = 0,
@@ -106,10 +105,10 @@ def offload(
 
     Parameters
     ----------
-    chunk : None, int or "storage"
+    chunk : None, int or str
         Transfer whole tensors, pieces of at most this many bytes, or single storages. Pieces of 16 MiB come close to
         the bound almost everywhere.
-    time_limit : float
+    time_limit : float or str
         Seconds in total, except for the starting sets, which are always made and take as long as greedy and dynprog.
         More time never gives a worse plan; how far the search gets depends on the machine.
     moves : int, optional
@@ -132,7 +131,7 @@ def offload(
     >>> result.makespan, result.optimal
     (6.0, True)
     """
-    time_limit = checks.non_negative("time_limit", time_limit, "seconds")
+    time_limit = quantities.seconds("time_limit", time_limit)
     if moves is not None:
         moves = checks.count("moves", moves, 0, 2**63 - 1)
     gap = checks.non_negative("gap", gap, "units")
@@ -147,8 +146,8 @@ def offload(
     planner = {"name": "offload", "seed": seed}
     graph, device, rows = call.graph, call.device, np.array(starts)
     schedule, evaluations = _core.offload_search(
-        graph, device, device.memory, rows, bound, gap, seed, moves, left, planner, chunk, progress
+        graph, device, device.memory, rows, bound, gap, seed, moves, left, planner, call.chunk, progress
     )
     limit = {"time_limit": time_limit} if moves is None else {"moves": moves}
-    params = {"chunk": chunk, **limit, "seed": seed, "evaluations": evaluations}
+    params = {"chunk": call.chunk, **limit, "seed": seed, "evaluations": evaluations}
     return call.result(params, schedule)

@@ -13,15 +13,14 @@ import numpy.typing as npt
 from memsched import _core
 from memsched._core import Chain, Device, Graph
 from memsched.errors import LimitError
-from memsched.planners.call import far_apart, over_at, seconds_left
+from memsched.planners.call import by_bisection, far_apart, over_at, seconds_left
 from memsched.planners.classes import WORKSPACE_LIMIT, ClassCall, begin_classes, need_of_keeping_all
 from memsched.planners.entry import Planner
-from memsched.planners.minimum import by_bisection
 from memsched.planners.sets import begin_chain
-from memsched.problems.problem import ChunkLike, Problem, graph_of, make_device, profile_link
+from memsched.problems.problem import ChunkLike, Problem, altered, graph_of, profile_link
 from memsched.result import Result
-from memsched.support import checks
-from memsched.support.types import Flags
+from memsched.support import quantities
+from memsched.support.types import Flags, Quantity
 
 LOOKAHEADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
@@ -42,7 +41,7 @@ def min_memory(chain: Chain, device: Device, chunk: ChunkLike = None, until: flo
     least = call.device.memory
 
     def runs(counts: npt.NDArray[np.int64], memory: int) -> npt.NDArray[np.bool_]:
-        at = replace(call, device=make_device(memory, None, device))
+        at = replace(call, device=altered(device, memory=memory))
         return np.isfinite(at.makespans(at.tensors(_prefix(chain.n, counts)), ahead=1, stall=False))
 
     def runs_one(count: np.int64, memory: int) -> bool:
@@ -68,13 +67,13 @@ def _needs(problem: Problem) -> int:
 @Planner("the first n, fixed lookahead, no waiting", needs=_needs, needs_on=min_memory, problems=("chain", "graph"))
 def tflms(
     problem: Problem,
-    M: float | None = None,
-    beta: float | None = None,
+    M: Quantity | None = None,
+    beta: Quantity | None = None,
     *,
     device: Device | None = None,
     chunk: ChunkLike = None,
     workspace_limit: int = WORKSPACE_LIMIT,
-    time_limit: float | None = None,
+    time_limit: Quantity | None = None,
 ) -> Result:
     """Offload the first n activations and prefetch a fixed number of stages ahead; the best of all such settings wins.
 
@@ -108,19 +107,20 @@ def tflms(
     if not isinstance(problem, Chain):
         graph_of(problem, chunk)
         started = begin_classes(tflms, problem, M, beta, device, workspace_limit, need=lambda *_: 0)
-        return _of_graph(started, checks.time_limit(time_limit) or None)
+        return _of_graph(started, quantities.time_limit(time_limit) or None)
     call = begin_chain(tflms, problem, M, beta, device, chunk, least=False)
-    limit = checks.time_limit(time_limit) or None
+    limit = quantities.time_limit(time_limit) or None
     makespans = call.makespans_of_many(  # for every n and lookahead; infinite if a forward waits for memory
         partial(_prefix, problem.n), problem.n + 1, time_limit=limit, aheads=LOOKAHEADS, stall=False
     )
     if not np.isfinite(makespans).any():
-        least = min_memory(problem, call.device, chunk, over_at(call.started, limit))
+        least = min_memory(problem, call.device, call.chunk, over_at(call.started, limit))
         raise call.no_plan(least, "every setting makes a forward wait for memory, which tflms cannot do")
     row, count = divmod(int(np.argmin(makespans)), makespans.shape[1])
     flags = call.tensors(_prefix(problem.n, np.array([count]))[0])
     setting = {"tensors": count, "lookahead": LOOKAHEADS[row]}
-    return call.result({"chunk": chunk, **setting}, call.schedule(flags, {"name": "tflms", **setting}, LOOKAHEADS[row]))
+    schedule = call.schedule(flags, {"name": "tflms", **setting}, LOOKAHEADS[row])
+    return call.result({"chunk": call.chunk, **setting}, schedule)
 
 
 def graph_min_memory(graph: Graph, workspace_limit: int, above: int = 0, until: float = math.inf) -> int:

@@ -6,30 +6,30 @@ import numpy as np
 import numpy.typing as npt
 
 from memsched._core import Chain, Device, Graph
-from memsched.planners import minimum
 from memsched.planners.entry import Planner
-from memsched.planners.graph.vdnn_sync import least_memory, vdnn_sync
+from memsched.planners.graph.vdnn_sync import least_memory as least_of_vdnn_sync
+from memsched.planners.graph.vdnn_sync import vdnn_sync
 from memsched.planners.sets import begin_chain
 from memsched.problems.family import GraphFamily
-from memsched.problems.problem import ChunkLike, Problem, graph_of
+from memsched.problems.problem import ChunkLike, Problem, graph_of, least_memory
 from memsched.result import Result
-from memsched.support import checks
-from memsched.support.types import Flags
+from memsched.support import quantities
+from memsched.support.types import Flags, Quantity
 
 
 def _needs(problem: Problem) -> int:
-    return minimum.of_graph(problem) if isinstance(problem, Chain) else least_memory(graph_of(problem))
+    return least_memory(problem) if isinstance(problem, Chain) else least_of_vdnn_sync(graph_of(problem))
 
 
 @Planner("best threshold on forward time over size", needs=_needs, unlisted=("graph",))
 def vdnn(
     problem: Problem,
-    M: float | None = None,
-    beta: float | None = None,
+    M: Quantity | None = None,
+    beta: Quantity | None = None,
     *,
     device: Device | None = None,
     chunk: ChunkLike = None,
-    time_limit: float | None = None,
+    time_limit: Quantity | None = None,
 ) -> Result:
     """Offload the activations of a chain whose forward is long for their size, by the best of all thresholds.
 
@@ -39,7 +39,7 @@ def vdnn(
     Parameters
     ----------
     problem : Chain, Graph or GraphFamily
-    time_limit : float, optional
+    time_limit : float or str, optional
         For a chain: seconds after which no more sets are tried; 0 or None for no limit.
 
     Returns
@@ -80,13 +80,13 @@ def vdnn(
         return chosen
 
     makespans = call.makespans_of_many(
-        stages, 1 + 2 * len(thresholds), time_limit=checks.time_limit(time_limit) or None
+        stages, 1 + 2 * len(thresholds), time_limit=quantities.time_limit(time_limit) or None
     )[0]
     if not np.isfinite(makespans).any():
         raise call.host_error()
     best = int(np.argmin(makespans))
     params = {
-        "chunk": chunk,
+        "chunk": call.chunk,
         "threshold": None if best == 0 else float(thresholds[(best - 1) % len(thresholds)]),
         "every_other": best > len(thresholds),
     }

@@ -10,16 +10,15 @@ from typing import Any, Literal
 from memsched import _core
 from memsched._core import Device, Schedule
 from memsched.errors import InfeasibleError, InvalidInputError, LimitError, ScheduleError
-from memsched.planners.call import begin, over_at, seconds_left, without_link
+from memsched.planners.call import begin, by_bisection, over_at, seconds_left, without_link
 from memsched.planners.entry import Planner
-from memsched.planners.minimum import by_bisection
 from memsched.planners.rounds import Rounds, balanced, rounds_of, smallest, tried_until
 from memsched.problems.family import GraphFamily, count_rounds
-from memsched.problems.problem import Problem, altered, graph_of, largest_graph, make_device, simulate
+from memsched.problems.problem import Problem, altered, graph_of, largest_graph, simulate
 from memsched.result import Result
-from memsched.support import checks
+from memsched.support import checks, quantities
 from memsched.support.checks import EXACT_BYTES
-from memsched.support.types import Progress
+from memsched.support.types import Progress, Quantity
 
 
 def least_memory(problem: Problem) -> int:
@@ -30,15 +29,15 @@ def least_memory(problem: Problem) -> int:
 @Planner("sub-batches, offloading and algorithms, with addresses", needs=least_memory, problems=("graph",))
 def modnn(
     problem: Problem,
-    M: float | None = None,
-    beta: float | None = None,
+    M: Quantity | None = None,
+    beta: Quantity | None = None,
     *,
     device: Device | None = None,
     rounds: Literal["fewest", "search"] = "fewest",
     foresee: bool = True,
     gpus: int = 1,
     memory_bandwidth: float = math.inf,
-    time_limit: float | None = None,
+    time_limit: Quantity | None = None,
     progress: Progress = None,
 ) -> Result:
     """Split the batch so that each op fits with its fastest algorithm, then plan in one pass over the ops.
@@ -92,8 +91,8 @@ def modnn(
     call = begin(modnn, problem, M, beta, device)
     checks.choice("rounds", rounds, ("fewest", "search"))
     gpus = checks.count("gpus", gpus, 1, 2)
-    added = checks.bandwidth("memory_bandwidth", memory_bandwidth)
-    until = over_at(call.started, checks.time_limit(time_limit) or None)
+    added = quantities.bandwidth("memory_bandwidth", memory_bandwidth)
+    until = over_at(call.started, quantities.time_limit(time_limit) or None)
     foresee = checks.flag("foresee", foresee)
     params: dict[str, Any] = {"rounds": rounds, "foresee": foresee, "gpus": gpus}
     if gpus == 2:
@@ -167,7 +166,7 @@ class _Rounds:
         """The fastest plan that runs, or None."""
         if memory < least_memory(self.problem):
             return None
-        device = make_device(memory, None, self.device)
+        device = altered(self.device, memory=memory)
         found: list[tuple[float, int, Schedule]] = []
         ways = (True, False) if self.search and self.foresee else (self.foresee,)
         for (order, rounds), foresee in product(enumerate(self._candidates(memory)), ways):

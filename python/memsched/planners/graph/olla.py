@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from memsched import _core
-from memsched._core import Device, Graph, Schedule
+from memsched._core import Device, Graph
 from memsched.arena.order import Order, kept, order
 from memsched.arena.placement import Placement, place_buffers
 from memsched.arena.residency import Residency, as_buffers, as_columns
@@ -16,8 +15,8 @@ from memsched.planners.call import begin
 from memsched.planners.entry import Planner
 from memsched.problems.problem import Problem, graph_of
 from memsched.result import Result
-from memsched.support import checks
-from memsched.support.types import Progress
+from memsched.support import checks, quantities
+from memsched.support.types import Progress, Quantity
 
 _SECONDS = 10.0
 _TRIES = 20
@@ -39,12 +38,12 @@ def least_memory(problem: Problem) -> int:
 )
 def olla(
     problem: Problem,
-    M: float | None = None,
-    beta: float | None = None,
+    M: Quantity | None = None,
+    beta: Quantity | None = None,
     *,
     device: Device | None = None,
     method: str = "search",
-    time_limit: float = _SECONDS,
+    time_limit: Quantity = _SECONDS,
     keep: Iterable[str] = (),
     alignment: int = 1,
     tries: int = _TRIES,
@@ -66,7 +65,7 @@ def olla(
         Ignored; accepted because all planners take it.
     method : str
         "search", or "ilp" for the paper's two integer programs, solved by HiGHS one after the other (memsched[ilp]).
-    time_limit : float
+    time_limit : float or str
         Seconds: at most two thirds for the order, the rest for the addresses.
     keep : iterable of str
         Names of tensors that stay until the end.
@@ -74,8 +73,6 @@ def olla(
         Addresses are multiples of this many bytes; inputs and weights are packed from 0 without gaps.
     tries : int
         Most other orders to place, if the first cannot be placed without a gap.
-    seed : int
-        Seed of these orders.
 
     Returns
     -------
@@ -102,7 +99,7 @@ def olla(
     """
     call = begin(olla, problem, M, beta, device)
     graph, room = call.graph, call.device.memory
-    limit = checks.non_negative("time_limit", time_limit, "seconds")
+    limit = quantities.seconds("time_limit", time_limit)
     alignment = checks.count("alignment", alignment, 1, 2**40)
     tries = checks.count("tries", tries, 0, 10**6)
     seed = checks.count("seed", seed, 0, 2**63 - 1)
@@ -115,7 +112,10 @@ def olla(
     if height > room:
         raise call.no_plan(height, "this is the height of the arena for its order", enough=not optimal)
     params = {"method": method, "alignment": alignment, "peak_bound": peak_bound, "memory_optimal": optimal}
-    schedule = search.schedule(placed, room, {"name": "olla", **params})
+    planner = {"name": "olla", **params}
+    schedule = _core.order_schedule(
+        graph, placed.ids, search.flags, placed.limit, room, planner, addresses=placed.offsets
+    )
     return call.result(params, schedule, placement=search.placement(placed))
 
 
@@ -169,12 +169,6 @@ class _Search:
     def left(self) -> float:
         """Seconds left."""
         return max(0.0, self.until - time.perf_counter())
-
-    def schedule(self, placed: _Placed, budget: int, planner: dict[str, Any]) -> Schedule:
-        """The order as a schedule with its addresses."""
-        return _core.order_schedule(
-            self.graph, placed.ids, self.flags, placed.limit, budget, planner, addresses=placed.offsets
-        )
 
     def residency(self, ids: list[int], limit: int) -> Residency:
         """The buffers of the order."""

@@ -7,7 +7,7 @@ from memsched.planners.classes import WORKSPACE_LIMIT, begin_classes, by_default
 from memsched.planners.entry import Planner
 from memsched.problems.problem import Problem
 from memsched.result import Result
-from memsched.support.types import Progress
+from memsched.support.types import Progress, Quantity
 
 
 @Planner(
@@ -18,8 +18,8 @@ from memsched.support.types import Progress
 )
 def pooch(
     problem: Problem,
-    M: float | None = None,
-    beta: float | None = None,
+    M: Quantity | None = None,
+    beta: Quantity | None = None,
     *,
     device: Device | None = None,
     workspace_limit: int = WORKSPACE_LIMIT,
@@ -42,7 +42,7 @@ def pooch(
     ----------
     fill : bool
         At the end keep what still fits, from the output layer on, if it costs no time.
-    time_limit : float
+    time_limit : float or str
         Seconds in total, 0 for no limit. When they are over, the paper's search stops with the best plan so far. If it
         ends earlier, random changes of a few classes at a time use the rest.
     search : float

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
 from memsched import _core
 from memsched._core import Device
-from memsched.planners import minimum
 from memsched.planners.call import LEAST_TIME, begin, over_at, seconds_left
 from memsched.planners.entry import Planner
 from memsched.problems.bounds import recompute_bound
 from memsched.problems.problem import ChunkLike, Problem, graph_of, least_of, peak_of, simulate
 from memsched.result import Result
-from memsched.support import checks
-from memsched.support.types import Progress
+from memsched.support import checks, quantities
+from memsched.support.types import Progress, Quantity
 
 MOVES = 1000
 STRIDE = 100  # between the seeds of two walks, each of which uses some that follow
@@ -26,14 +24,15 @@ QUICK_OPS = 20_000  # of a graph that is planned in the least time; a larger one
 
 @Planner(
     "every tensor by itself: keep, swap or recompute between any two uses",
-    needs=minimum.of_graph,
+    needs=lambda problem: least_of(graph_of(problem)),
     problems=("chain", "graph"),
     recomputes=True,
+    reorders=True,
 )
 def selective(
     problem: Problem,
-    M: float | None = None,
-    beta: float | None = None,
+    M: Quantity | None = None,
+    beta: Quantity | None = None,
     *,
     device: Device | None = None,
     chunk: ChunkLike = None,
@@ -41,7 +40,7 @@ def selective(
     seed: int = 0,
     walks: int = 1,
     reorder: bool = True,
-    time_limit: float | None = None,
+    time_limit: Quantity | None = None,
     progress: Progress = None,
 ) -> Result:
     """Choose for each tensor, between any two of its uses, whether it stays, travels or its writer runs again.
@@ -58,15 +57,13 @@ def selective(
         A chain is planned as its graph; for a family, its graph at full batch.
     moves : int
         Changes that the search tries; with a time_limit, as many as it allows, and none if that is 0.
-    seed : int
-        Seed of these changes.
     walks : int
         Searches, each with so many moves and another seed, while the plan is more than 2 % above the bound; the best
         plan counts. Before several with more than the default moves, one has the default moves. So several with no
         fewer than these are never worse than the default; with fewer they may be. A time_limit allows one.
     reorder : bool
         Ops may run in another order than the listed one, where their tensors allow it.
-    time_limit : float, optional
+    time_limit : float or str, optional
         Seconds; when they are over, the best plan so far. The default is no limit, and then the plan depends on the
         input alone.
 
@@ -97,15 +94,14 @@ def selective(
     True
     """
     checks.progress(progress)
-    graph = graph_of(problem, chunk)
-    call = replace(begin(selective, problem, M, beta, device), graph=graph)
+    call = begin(selective, problem, M, beta, device, chunk)
     moves = checks.count("moves", moves, 0, 2**62)
     seed = checks.count("seed", seed, 0, 2**63 - 1)
     walks = checks.count("walks", walks, 1, 2**31)
     checks.flag("reorder", reorder)
-    time_limit = checks.time_limit(time_limit)
+    time_limit = quantities.time_limit(time_limit)
     params = {
-        "chunk": chunk,
+        "chunk": call.chunk,
         "moves": moves,
         "seed": seed,
         "walks": walks,
@@ -118,7 +114,7 @@ def selective(
         raise call.no_plan(least if linked else peak_of(call.graph), "some op does not fit", enough=not linked)
     if call.device.memory >= peak_of(call.graph) and all(len(op["choices"]) == 1 for op in call.graph.ops):
         none = np.zeros(_core.tensor_count(call.graph), bool)
-        plain = _core.offload_set_schedule(call.graph, call.device.memory, none, told, chunk)
+        plain = _core.offload_set_schedule(call.graph, call.device.memory, none, told, call.chunk)
         return call.result({**params, "evaluations": 1}, plain)
     bound = recompute_bound(call.graph, call.device)  # the result has it: made now, it is within the limit
     left = seconds_left(over_at(call.started, time_limit))
@@ -131,7 +127,7 @@ def selective(
     if left is not None:
         left = max(left, LEAST_TIME * max(1.0, _core.op_count(call.graph) / QUICK_OPS))
     for some, sown in tries:
-        found, built = _core.selective(call.graph, call.device, some, sown, reorder, left, told, chunk, progress)
+        found, built = _core.selective(call.graph, call.device, some, sown, reorder, left, told, call.chunk, progress)
         evaluations += built
         if found is None:
             break

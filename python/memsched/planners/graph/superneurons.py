@@ -6,13 +6,13 @@ import math
 
 from memsched import _core
 from memsched._core import Device, Graph, Schedule
-from memsched.planners.call import over_at, seconds_left
+from memsched.planners.call import by_bisection, over_at, seconds_left
 from memsched.planners.classes import WORKSPACE_LIMIT, begin_classes, by_default, need_of_keeping_all
 from memsched.planners.entry import Planner
-from memsched.planners.minimum import by_bisection
 from memsched.problems.problem import Problem
 from memsched.result import Result
-from memsched.support import checks
+from memsched.support import quantities
+from memsched.support.types import Quantity
 
 
 def _planned(graph: Graph, device: Device, workspace_limit: int, until: float) -> Schedule | None:
@@ -40,12 +40,12 @@ def least_memory(graph: Graph, workspace_limit: int, above: int = 0, until: floa
 )
 def superneurons(
     problem: Problem,
-    M: float | None = None,
-    beta: float | None = None,
+    M: Quantity | None = None,
+    beta: Quantity | None = None,
     *,
     device: Device | None = None,
     workspace_limit: int = WORKSPACE_LIMIT,
-    time_limit: float | None = None,
+    time_limit: Quantity | None = None,
 ) -> Result:
     """Keep the last feature maps; of the others, swap those of convolutions and recompute the rest.
 
@@ -57,7 +57,7 @@ def superneurons(
     ----------
     problem : Chain, Graph or GraphFamily
         For a family: its graph at full batch. Convolutions are ops of kind "conv".
-    time_limit : float, optional
+    time_limit : float or str, optional
         Seconds; 0 or None for no limit.
 
     Raises
@@ -81,7 +81,7 @@ def superneurons(
     (5, True)
     """
     call = begin_classes(superneurons, problem, M, beta, device, workspace_limit, need=lambda graph, limit: 0)
-    until = over_at(call.started, checks.time_limit(time_limit) or None)
+    until = over_at(call.started, quantities.time_limit(time_limit) or None)
     if call.stays:
         return call.result({}, call.everything_stays())
     schedule = _planned(call.graph, call.device, call.workspace_limit, until)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from memsched import _core
 from memsched._core import Device
+from memsched.planners.call import by_bisection
 from memsched.planners.classes import WORKSPACE_LIMIT, begin_classes, by_default, need_of_swapping_all
 from memsched.planners.entry import Planner
-from memsched.planners.minimum import by_bisection
-from memsched.problems.problem import Problem, make_device
+from memsched.problems.problem import Problem, altered
 from memsched.result import Result
 from memsched.support import checks
 from memsched.support.checks import EXACT_BYTES
+from memsched.support.types import Quantity
 
 
 @Planner("every feature map travels", needs=by_default(need_of_swapping_all), problems=("graph",))
 def swap_all(
     problem: Problem,
-    M: float | None = None,
-    beta: float | None = None,
+    M: Quantity | None = None,
+    beta: Quantity | None = None,
     *,
     device: Device | None = None,
     workspace_limit: int = WORKSPACE_LIMIT,
@@ -52,7 +53,7 @@ def swap_all(
     planner = {"name": "swap_all", "scheduled": scheduled}
 
     def planned(memory: int) -> _core.Schedule | None:
-        at = make_device(memory, None, call.device)
+        at = altered(call.device, memory=memory)
         return _core.swap_all(call.graph, at, call.workspace_limit, scheduled, planner)
 
     schedule = call.everything_stays() if call.stays else planned(call.device.memory)

@@ -7,14 +7,14 @@ from memsched.planners.classes import WORKSPACE_LIMIT, begin_classes, by_default
 from memsched.planners.entry import Planner
 from memsched.problems.problem import Problem
 from memsched.result import Result
-from memsched.support.types import Progress
+from memsched.support.types import Progress, Quantity
 
 
 @Planner("classes of feature maps: keep or swap", needs=by_default(need_of_swapping_all), problems=("graph",))
 def swap_opt(
     problem: Problem,
-    M: float | None = None,
-    beta: float | None = None,
+    M: Quantity | None = None,
+    beta: Quantity | None = None,
     *,
     device: Device | None = None,
     workspace_limit: int = WORKSPACE_LIMIT,

@@ -12,9 +12,11 @@ from memsched.planners.classes import FIRST, ClassCall, begin_classes
 from memsched.planners.entry import Planner
 from memsched.planners.graph import vdnn_sync
 from memsched.planners.rounds import Rounds, choice, choices, number_of, rounds_of
+from memsched.problems.budget import make_device
 from memsched.problems.family import GraphFamily
-from memsched.problems.problem import Problem, graph_of, make_device
+from memsched.problems.problem import Problem, graph_of
 from memsched.result import Result
+from memsched.support.types import Quantity
 
 
 def least_memory(problem: Problem) -> int:
@@ -49,7 +51,7 @@ def _least_from(family: GraphFamily, number: int, memory: int, needs: Callable[[
 
 @Planner("the same on sub-batches", needs=least_memory, problems=("graph",))
 def vdnn_plus(
-    problem: Problem, M: float | None = None, beta: float | None = None, *, device: Device | None = None
+    problem: Problem, M: Quantity | None = None, beta: Quantity | None = None, *, device: Device | None = None
 ) -> Result:
     """Split the batch as `modnn` does, so that each op fits with its fastest algorithm; then plan as `vdnn_sync` does.
 
@@ -79,7 +81,7 @@ def vdnn_plus(
     >>> ms.vdnn_plus(family, 4 * 2**30, 10e9).schedule.rounds
     ((32, 8),)
     """
-    device = make_device(M, beta, device)
+    device = make_device(problem, M, beta, device)
     try:
         call, rounds = _start(problem, device)
     except InfeasibleError as error:

@@ -10,6 +10,7 @@ from memsched.planners.rounds import Rounds
 from memsched.problems.problem import Problem, graph_of
 from memsched.result import Result
 from memsched.support.memo import once_per_object
+from memsched.support.types import Quantity
 
 
 @once_per_object
@@ -24,7 +25,7 @@ def least_memory(graph: Graph, workspace_limit: int = -1) -> int:
     problems=("graph",),
 )
 def vdnn_sync(
-    problem: Problem, M: float | None = None, beta: float | None = None, *, device: Device | None = None
+    problem: Problem, M: Quantity | None = None, beta: Quantity | None = None, *, device: Device | None = None
 ) -> Result:
     """Offload the inputs of all layers, or of convolutions only, in step with the layers; the faster of the two.
 

@@ -14,8 +14,10 @@ from memsched.planners.call import Call, begin
 from memsched.planners.entry import Planner
 from memsched.problems.problem import Problem, graph_of
 from memsched.result import Result
-from memsched.support import checks
+from memsched.support import quantities
 from memsched.support.memo import once_per_object
+from memsched.support.types import Quantity
+from memsched.support.units import exact_bytes
 
 if TYPE_CHECKING:  # the integer programs take a fifth of the time of `import memsched`
     from memsched.arena.ilp.turns import Runs, Turns
@@ -65,11 +67,11 @@ def _listed_peak(graph: Graph) -> int:
 )
 def checkmate(
     problem: Problem,
-    M: float | None = None,
-    beta: float | None = None,
+    M: Quantity | None = None,
+    beta: Quantity | None = None,
     *,
     device: Device | None = None,
-    time_limit: float = _SECONDS,
+    time_limit: Quantity = _SECONDS,
 ) -> Result:
     """Run ops again in place of keeping what they write, so that the time is least; nothing moves.
 
@@ -83,7 +85,7 @@ def checkmate(
         Of a family the graph at full batch. Weights stay; inputs are freed after their last use.
     beta : float
         Taken for the sake of other planners; nothing uses the link.
-    time_limit : float
+    time_limit : float or str
         Seconds. When they are over, the best plan so far.
 
     Returns
@@ -118,7 +120,7 @@ def checkmate(
     from memsched.arena.ilp.turns import turns_of
 
     call = begin(checkmate, problem, M, beta, device)
-    limit = checks.non_negative("time_limit", time_limit, "seconds")
+    limit = quantities.seconds("time_limit", time_limit)
     graph, device = call.graph, call.device
     named = {"name": "checkmate", "time_limit": limit}
     until, memory, turns = time.monotonic() + limit, device.memory, turns_of(graph, timed=True)
@@ -152,7 +154,7 @@ def _no_plan(call: Call, turns: Turns, bound: float, time_up: bool, until: float
     if bound == math.inf or max(turns.start, turns.need) > memory:
         needed, proven = _least(graph, max(0.0, until - time.monotonic()))
         return call.no_plan(needed, "no runs in turns fit", enough=not proven)
-    once = f"give M >= {enough}, where each op runs once"
+    once = f"give M >= {exact_bytes(enough)}, where each op runs once"
     if turns.variables > MOST_VARIABLES:
         return LimitError(
             f"checkmate's program for the {len(turns.ways)} ops of '{graph.name}' has {turns.variables} variables, "
@@ -160,11 +162,12 @@ def _no_plan(call: Call, turns: Turns, bound: float, time_up: bool, until: float
         )
     if not time_up:
         return LimitError(
-            f"checkmate found no plan for '{graph.name}' in {memory} bytes: its sizes or times differ by more than "
-            f"HiGHS can tell apart; {once}"
+            f"checkmate found no plan for '{graph.name}' in {exact_bytes(memory)}: its sizes or times differ by more "
+            f"than HiGHS can tell apart; {once}"
         )
     return LimitError(
-        f"checkmate found no plan for '{graph.name}' in {memory} bytes within the time_limit; give more, or {once}"
+        f"checkmate found no plan for '{graph.name}' in {exact_bytes(memory)} within the time_limit; give more, or "
+        f"{once}"
     )
 
 

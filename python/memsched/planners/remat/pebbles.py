@@ -8,10 +8,13 @@ from memsched import _core
 from memsched._core import Device
 from memsched.errors import InfeasibleError, LimitError
 from memsched.planners.call import measured
-from memsched.problems.problem import Problem, graph_of, make_device, peak_of
+from memsched.problems.budget import make_device
+from memsched.problems.problem import Problem, graph_of, peak_of
 from memsched.result import Result
-from memsched.support import checks
+from memsched.support import checks, quantities
 from memsched.support.docstrings import documented
+from memsched.support.types import Quantity
+from memsched.support.units import exact_bytes
 
 MOST: int = _core.most_pebbles  # ops, and tensors
 STATES = 50_000  # about 50 ms, and 5 MB
@@ -26,12 +29,12 @@ def suits(problem: Problem) -> bool:
 @documented
 def pebbles(
     problem: Problem,
-    M: float | None = None,
-    beta: float | None = None,
+    M: Quantity | None = None,
+    beta: Quantity | None = None,
     *,
     device: Device | None = None,
     states: int = STATES,
-    time_limit: float | None = None,
+    time_limit: Quantity | None = None,
 ) -> Result:
     """Search all plans state by state, as in the game of red and blue pebbles.
 
@@ -45,7 +48,7 @@ def pebbles(
         With up to 64 ops and 64 tensors. For a family: its graph at full batch.
     states : int
         Limit on the states of each of the two searches.
-    time_limit : float, optional
+    time_limit : float or str, optional
         Seconds.
 
     Raises
@@ -69,8 +72,8 @@ def pebbles(
     """
     started = time.perf_counter()
     states = checks.count("states", states, 1, 10_000_000)
-    limit = checks.time_limit(time_limit)
-    graph, device = graph_of(problem), make_device(M, beta, device)
+    limit = quantities.time_limit(time_limit)
+    graph, device = graph_of(problem), make_device(problem, M, beta, device)
     if not suits(problem):
         raise LimitError(
             f"'{graph.name}' has {len(graph.ops)} ops and {len(graph.tensors)} tensors; pebbles takes {MOST} of each"
@@ -80,10 +83,11 @@ def pebbles(
     if schedule is not None:
         params = {"states": states, "seen": seen}
         return measured("pebbles", params, problem, schedule, device, started, recomputes=True)
+    where = f"'{graph.name}' in {exact_bytes(device.memory)}"
     if proven:
         raise InfeasibleError(
-            f"there is no plan for '{graph.name}' in {device.memory} bytes, with any transfers and recomputation: "
-            f"all {seen} states were searched; on any device M = {peak_of(graph)} is enough",
+            f"there is no plan for {where}, with any transfers and recomputation: all {seen} states were searched; "
+            f"on any device M = {exact_bytes(peak_of(graph))} is enough",
             peak_of(graph),
         )
-    raise LimitError(f"pebbles found no plan for '{graph.name}' in {device.memory} bytes in {seen} states; give more")
+    raise LimitError(f"pebbles found no plan for {where} in {seen} states; give more")

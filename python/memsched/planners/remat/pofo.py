@@ -28,8 +28,8 @@ from memsched.planners.remat.recompute import (
 from memsched.planners.sets import ChainCall, begin_chain
 from memsched.problems.problem import ChunkLike
 from memsched.result import Result
-from memsched.support import checks
-from memsched.support.types import Progress
+from memsched.support import checks, quantities
+from memsched.support.types import Progress, Quantity
 
 EXACT_SLOTS = 50
 MOST_EXACT_SLOTS = 200  # one layer has up to slots^3 / 3 states
@@ -109,16 +109,11 @@ def _plans(call: ChainCall, labels: str, slots: int | None, beam: int | None, ta
                 if found is not None:
                     yield found
                 if labels == "auto":
-                    yield from _without_link(call, table, tables)
+                    alone = rotor_plan(call, table)  # which may use the memory that rounding up leaves
+                    if alone is not None:
+                        yield Attempt.of(call, alone, "none", call.capacity // table.width, tables)
                 if found is not None:
                     break
-
-
-def _without_link(call: ChainCall, table: RematTable, tables: Tables) -> Iterator[Attempt]:
-    """rotor's plan, which may use the memory that rounding up leaves."""
-    plan = rotor_plan(call, table)
-    if plan is not None:
-        yield Attempt.of(call, plan, "none", call.capacity // table.width, tables)
 
 
 def _fitting(call: ChainCall, table: RematTable, labels: str, beam: int, tables: Tables) -> Attempt | None:
@@ -192,7 +187,7 @@ def _with_table(
     call = begin_chain(pofo, chain, None, None, device, chunk)
     tables = Tables(threads=threads, progress=progress, until=over_at(call.started, time_limit or None), shared=table)
     best = pofo_attempt(call, labels="auto", slots=table.slots, beam=None, tables=tables)
-    return _finished(best, None, time_limit, None, 0, {"labels": "auto", "chunk": chunk}, progress)
+    return _finished(best, None, time_limit, None, 0, {"labels": "auto", "chunk": call.chunk}, progress)
 
 
 @Planner(
@@ -204,15 +199,15 @@ def _with_table(
 )
 def pofo(
     chain: Chain,
-    M: float | None = None,
-    beta: float | None = None,
+    M: Quantity | None = None,
+    beta: Quantity | None = None,
     *,
     device: Device | None = None,
     slots: int | None = None,
     labels: str = "auto",
     beam: int | None = None,
     chunk: ChunkLike = None,
-    time_limit: float = 0.0,
+    time_limit: Quantity = 0.0,
     moves: int | None = None,
     anneal: bool = False,
     seed: int = 0,
@@ -243,9 +238,9 @@ def pofo(
     beam : int, optional
         States that real labels keep, per layer and per way to store its input. By default 1000 for up to 50 stages;
         beyond that stages x beam stays constant, down to 100.
-    chunk : None, int or "storage"
+    chunk : None, int or str
         Whether the chosen inputs travel whole or in pieces, which come closer to the continuous model.
-    time_limit : float
+    time_limit : float or str
         Seconds in total: when they are over, the dynamic program stops with the best plan so far. What it leaves is
         used to search for better transfers on the simulator, with the same runs. 0: no limit, and no search.
     moves : int, optional
@@ -299,7 +294,7 @@ def pofo(
         beam = checks.count("beam", beam, 1, 1_000_000)
     threads = checks.count("threads", threads, 0, 1024)
     seed = checks.count("seed", seed, 0, 2**63 - 1)
-    time_limit = checks.non_negative("time_limit", time_limit, "seconds")
+    time_limit = quantities.seconds("time_limit", time_limit)
     if moves is not None:
         moves = checks.count("moves", moves, 0, 2**63 - 1)
     checks.flag("anneal", anneal)
@@ -311,6 +306,6 @@ def pofo(
     tables = Tables(threads=threads, progress=progress, until=over_at(call.started, time_limit or None))
     best = pofo_attempt(call, labels=labels, slots=slots, beam=beam, tables=tables)
     limit = {"time_limit": time_limit} if moves is None else {"moves": moves}
-    params: dict[str, Any] = {"slots": slots, "labels": labels, "beam": beam, "chunk": chunk, **limit}
+    params: dict[str, Any] = {"slots": slots, "labels": labels, "beam": beam, "chunk": call.chunk, **limit}
     params["anneal"] = anneal
     return _finished(best, beam, time_limit, moves, seed, params, progress, anneal=anneal)

@@ -11,8 +11,8 @@ from memsched.planners.remat.recompute import ROTOR_SLOTS, Tables, best_rotor_pl
 from memsched.planners.sets import ChainCall, begin_chain
 from memsched.problems.problem import ChunkLike
 from memsched.result import Result
-from memsched.support import checks
-from memsched.support.types import Progress
+from memsched.support import checks, quantities
+from memsched.support.types import Progress, Quantity
 
 
 def _from_tables(call: ChainCall, slots: int, tables: Tables) -> Result:
@@ -48,14 +48,14 @@ def _with_table(
 )
 def rotor(
     chain: Chain,
-    M: float | None = None,
-    beta: float | None = None,
+    M: Quantity | None = None,
+    beta: Quantity | None = None,
     *,
     device: Device | None = None,
     slots: int = ROTOR_SLOTS,
     threads: int = 0,
     chunk: ChunkLike = None,
-    time_limit: float | None = None,
+    time_limit: Quantity | None = None,
     progress: Progress = None,
 ) -> Result:
     """Recompute optimally and offload nothing: the dynamic program of rotor, C_A at Delta = 0.
@@ -74,9 +74,9 @@ def rotor(
         Memory slots. If rounding up leaves no plan, four times as many are tried. The table takes 2 slots n^2 bytes for
         n stages, somewhat more as it counts what rounding up adds, at most 240 MB, and time proportional to slots n^3
         at worst. With more than 399 stages, neighbouring stages are planned as one, so that 399 remain.
-    chunk : None, int or "storage"
+    chunk : None, int or str
         How the graph is cut. Nothing is offloaded, so the makespan does not depend on it.
-    time_limit : float, optional
+    time_limit : float or str, optional
         Seconds in total, 0 or None for no limit. When they are over, the plan is that of a coarser program, or one
         that just fits.
 
@@ -107,7 +107,7 @@ def rotor(
     """
     slots = checks.count("slots", slots, 1, 1_000_000)
     threads = checks.count("threads", threads, 0, 1024)
-    time_limit = checks.time_limit(time_limit) or None
+    time_limit = quantities.time_limit(time_limit) or None
     call = begin_chain(rotor, chain, M, beta, device, chunk)
     return _from_tables(
         call, slots, Tables(threads=threads, progress=progress, until=over_at(call.started, time_limit))

@@ -92,18 +92,6 @@ class Conv:
     groups: int = 1
 
     @property
-    def input_bytes(self) -> int:
-        return FLOAT * self.batch * self.channels * self.depth * self.height * self.width
-
-    @property
-    def output_bytes(self) -> int:
-        return FLOAT * self.batch * self.filters * self.out_pixels
-
-    @property
-    def weight_bytes(self) -> int:
-        return FLOAT * self.filters * self.patch
-
-    @property
     def out_pixels(self) -> int:
         """Output pixels of one sample."""
         return self.out_depth * self.out_height * self.out_width
@@ -128,7 +116,9 @@ class Conv:
             names.append("winograd")
         if tiled and 3 <= self.kernel <= 16:
             names.append("fft")
-        moved = self.input_bytes * (2 if mask else 1) + self.output_bytes + self.weight_bytes
+        inputs = self.batch * self.channels * self.depth * self.height * self.width
+        outputs, weights = self.batch * self.filters * self.out_pixels, self.filters * self.patch
+        moved = FLOAT * (inputs * (2 if mask else 1) + outputs + weights)
         found = []
         for name in names:
             flops, traffic, workspace = getattr(self, f"_{name}")()

@@ -20,11 +20,14 @@ def _trunk(b: Builder, counts: Sequence[int]) -> Map:
     return x
 
 
-def _vgg(b: Builder, *, counts: Sequence[int]) -> None:
-    x = _trunk(b, counts)
+def _classified(b: Builder, x: Map) -> None:
     x = b.linear("fc6", x, 4096, relu=True)
     x = b.linear("fc7", x, 4096, relu=True)
     b.loss(b.linear("fc8", x, 1000))
+
+
+def _vgg(b: Builder, *, counts: Sequence[int]) -> None:
+    _classified(b, _trunk(b, counts))
 
 
 def _fcn(b: Builder) -> None:
@@ -44,10 +47,7 @@ def _alexnet(b: Builder) -> None:
     x = b.conv("conv3", x, 384, 3, pad=1, relu=True)
     x = b.conv("conv4", x, 384, 3, pad=1, relu=True)
     x = b.conv("conv5", x, 256, 3, pad=1, relu=True)
-    x = b.pool("pool5", x, 3, 2)
-    x = b.linear("fc6", x, 4096, relu=True)
-    x = b.linear("fc7", x, 4096, relu=True)
-    b.loss(b.linear("fc8", x, 1000))
+    _classified(b, b.pool("pool5", x, 3, 2))
 
 
 def _resnet(b: Builder, *, counts: Sequence[int], bottleneck: bool) -> None:

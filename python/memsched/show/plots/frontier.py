@@ -12,7 +12,7 @@ from memsched._core import Device
 from memsched.errors import InvalidInputError
 from memsched.planners.registry import PLANNERS, least_on
 from memsched.problems.bounds import alike
-from memsched.problems.problem import make_device, name_of, peak_memory, stages_or_ops
+from memsched.problems.problem import altered, name_of, peak_memory, stages_or_ops
 from memsched.show.plots.figure import byte_unit, clear, heading, legend, new_figure, save, time_unit
 from memsched.study.frontier import Frontier
 from memsched.support import checks
@@ -56,7 +56,7 @@ def _checked(frontiers: Frontier | Sequence[Frontier]) -> list[Frontier]:
 
 def _link(frontier: Frontier) -> Device:
     """The device with a fixed memory, to compare links only."""
-    return make_device(1, None, frontier.device)
+    return altered(frontier.device, memory=1)
 
 
 def least_memory(frontier: Frontier) -> int | None:

@@ -61,7 +61,7 @@ def _draw_lanes(axes: Axes, bars: list[Interval], factor: float, until: float) -
         chosen = [bar for bar in bars if bar.kind == kind]
         if not chosen:
             continue
-        row = LANES.index(chosen[0].lane)
+        row = chosen[0].lane
         # A white edge separates neighbours; around a very thin bar it would leave nothing to see.
         seen_as_bar = [(bar.end - bar.start) * points > 3 for bar in chosen]
         axes.broken_barh(

@@ -39,7 +39,7 @@ def write_report(
         File to save the page to; it is written whole or not at all.
     compare : bool, optional
         Whether to run all planners listed for the problem of each result. By default only for a single result.
-    time_limit : float, optional
+    time_limit : float or str, optional
         Seconds for each planner that takes a limit, if planners are run.
     progress : callable, optional
         Called with a text before each part of the work.

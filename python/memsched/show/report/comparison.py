@@ -12,7 +12,7 @@ import numpy as np
 from memsched._core import Chain
 from memsched.errors import InfeasibleError, MemschedError
 from memsched.planners.registry import PLANNERS, min_memory
-from memsched.problems.problem import graph_of, make_device, peak_memory
+from memsched.problems.problem import altered, graph_of, peak_memory
 from memsched.result import Result
 from memsched.show.arena import budget_of
 from memsched.show.plots.figure import byte_unit, time_unit
@@ -88,12 +88,9 @@ def study(result: Result, time_limit: float | None = None, progress: Progress = 
     before each part of the work.
     """
     problem, chunk = result.problem, result.schedule.chunk
-    device = make_device(budget_of(result), None, result.device)
+    device = altered(result.device, memory=budget_of(result))
 
-    def say(text: str) -> None:
-        if progress is not None:
-            progress(text)
-
+    say = progress or (lambda text: None)
     limit = GRAPH_SECONDS if time_limit is None and not isinstance(problem, Chain) else time_limit
     outcomes = compare(
         problem, device=device, chunk=chunk, time_limit=limit, progress=lambda name: say(f"planning: {name}")

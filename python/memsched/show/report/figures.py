@@ -13,7 +13,7 @@ from memsched.show.arena import arena_of, budget_of, round_end
 from memsched.show.plots.figure import byte_unit, time_unit
 from memsched.show.plots.plan import memory_curve
 from memsched.show.report.tensors import TensorUse
-from memsched.show.trace import LANES, intervals
+from memsched.show.trace import intervals
 
 Columns = dict[str, Any]
 
@@ -35,7 +35,6 @@ def timeline(result: Result) -> Columns:
     losses = {op["name"] for op in result.graph.ops if "loss" in op.get("kind", "")}
     keys = ("step", "lane", "kind", "name", "start", "end", "bytes")
     return {key: [getattr(bar, key) for bar in bars] for key in keys} | {
-        "lane": [LANES.index(bar.lane) for bar in bars],
         "kind": ["loss" if bar.name in losses and bar.kind in ("forward", "backward") else bar.kind for bar in bars],
     }
 

@@ -10,15 +10,15 @@ import memsched
 from memsched._core import Chain
 from memsched.problems.bounds import covered
 from memsched.problems.family import GraphFamily
+from memsched.problems.problem import name_of
 from memsched.result import Result
 from memsched.show.arena import budget_of
 from memsched.show.report.comparison import Study, comparison_table
 from memsched.show.report.figures import figures
 from memsched.show.report.page import card, figure, frame, html_page
-from memsched.show.report.summary import Summary, summarize
+from memsched.show.report.summary import Summary, described_link, summarize, tiles, verdict
 from memsched.show.report.tables import Column, Table, number
 from memsched.show.report.tensors import FATES, TensorUse, tensor_uses
-from memsched.show.report.words import described_link, named, tiles, verdict
 from memsched.study.feature_maps import CLASSES, classes_by_kind, feature_map_classes
 from memsched.support.units import format_bytes
 
@@ -74,11 +74,6 @@ def _kind_table(name: str, result: Result) -> Table:
     return Table(name=name, columns=_KINDS, rows=rows)
 
 
-def _tensor_table(name: str, uses: list[TensorUse]) -> Table:
-    keys = ("name", "role", "bytes", "fate", "written", "offloaded", "prefetched", "freed", "runs")
-    return Table(name=name, columns=_TENSORS, rows=[[getattr(use, key) for key in keys] for use in uses])
-
-
 def _fates(uses: list[TensorUse]) -> str:
     """The number of tensors and bytes with each fate, as a bar with a legend."""
     total = sum(use.bytes for use in uses)
@@ -122,19 +117,16 @@ def _details(result: Result) -> str:
             f"{number('count', times)} × {number('count', batch)} samples" for batch, times in result.schedule.rounds
         )
         rows.append(("rounds", f"{rounds}; the pictures show the first"))
-    if result.schedule.chunk is not None:
-        rows.append(("pieces", _pieces(result.schedule.chunk)))
+    chunk = result.schedule.chunk
+    if isinstance(chunk, int):
+        rows.append(("pieces", f"tensors travel in pieces of at most {number('bytes', chunk)}"))
+    elif chunk is not None:
+        rows.append(("pieces", "tensors travel in the storages of the framework"))
     options = {key: value for key, value in result.params.items() if value is not None and key != "chunk"}
     if options:
         said = ", ".join(f"{key} = {_short(value)}" for key, value in options.items())
         rows.append(("the planner claims", escape(said)))
     return f"<dl>{''.join(f'<dt>{name}</dt><dd>{value}</dd>' for name, value in rows)}</dl>"
-
-
-def _pieces(chunk: int | str) -> str:
-    if isinstance(chunk, int):
-        return f"tensors travel in pieces of at most {number('bytes', chunk)}"
-    return "tensors travel in the storages of the framework"
 
 
 def _short(value: object, most: int = 80) -> str:
@@ -146,12 +138,14 @@ def _section(
     at: int, result: Result, summary: Summary, uses: list[TensorUse], study: Study | None
 ) -> tuple[str, list[Table]]:
     """One result as HTML, and its tables."""
-    tensors = _tensor_table(f"tensors-{at}", uses)
+    keys = ("name", "role", "bytes", "fate", "written", "offloaded", "prefetched", "freed", "runs")
+    rows = [[getattr(use, key) for key in keys] for use in uses]
+    tensors = Table(name=f"tensors-{at}", columns=_TENSORS, rows=rows)
     kinds = _kind_table(f"kinds-{at}", result)
     tables = [tensors, kinds]
     shown_round = " Of a plan in rounds, the first round is shown." if summary.rounds > 1 else ""
     parts = [
-        f'<div class="head"><h2>{escape(result.planner)} <span>on {named(result.problem)}</span></h2>'
+        f'<div class="head"><h2>{escape(result.planner)} <span>on {escape(name_of(result.problem))}</span></h2>'
         f'<p class="verdict {summary.standing}">{verdict(result, summary)}</p></div>',
         f'<div class="tiles">{tiles(result, summary)}</div>',
         f'<details class="card facts"><summary>More about this plan</summary>{_details(result)}</details>',
@@ -241,7 +235,7 @@ def _given(results: Sequence[Result], summaries: Sequence[Summary]) -> Table:
 def _tabs(results: Sequence[Result]) -> str:
     buttons = "".join(
         f'<button type="button" role="tab" data-tab="result-{at}">{escape(result.planner)}'
-        f"<small>{named(result.problem)}</small></button>"
+        f"<small>{escape(name_of(result.problem))}</small></button>"
         for at, result in enumerate(results)
     )
     return f'<nav class="tabs" role="tablist">{buttons}</nav>'

@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 
 import memsched
 from memsched.show.report.page import card, figure, frame, html_page
+from memsched.show.report.summary import tile
 from memsched.show.report.sweep_rows import Standing, standings
 from memsched.show.report.tables import Column, Table, number
-from memsched.show.report.words import tile
 from memsched.study.sweep.names import link_names, planner_names, problem_names
 from memsched.study.sweep.rows import STATUSES, checked
 from memsched.study.sweep.rows import ReadRow as Row

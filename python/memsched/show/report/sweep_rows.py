@@ -25,7 +25,9 @@ class Standing:
     infeasible: int
     failed: int
     optimal: int
-    best_share: float | None  # of the points for which any planner has a plan, the share where no other plan is faster
+    best: int  # points where no other plan is faster
+    best_share: float | None  # the same as a share of the points for which any planner has a plan
+    over_ideal: float | None  # mean, above the time of computation alone
     mean_gap: float | None  # both gaps: over the points that it planned and that have a bound
     worst_gap: float | None
     mean_ratio: float | None  # both ratios: makespan over that of the fastest planner on the same point
@@ -33,14 +35,14 @@ class Standing:
     median_runtime: float | None  # seconds
 
 
-def standings(rows: Sequence[Row]) -> list[Standing]:
-    """One per planner, in order of first appearance."""
+def standings(rows: Sequence[Row], names: Sequence[str] | None = None) -> list[Standing]:
+    """One per planner, in order of first appearance. Names are of each row's planner, by default with its options."""
     best: dict[tuple[Any, ...], float] = {}
     for row in rows:
         if row["status"] == "planned":
             best[point_of(row)] = min(row["makespan"], best.get(point_of(row), math.inf))
     groups: dict[str, list[Row]] = defaultdict(list)
-    for name, row in zip(planner_names(rows), rows, strict=True):
+    for name, row in zip(names or planner_names(rows), rows, strict=True):
         groups[name].append(row)
     return [_standing(name, group, best) for name, group in groups.items()]
 
@@ -52,6 +54,7 @@ def _standing(name: str, rows: list[Row], best: dict[tuple[Any, ...], float]) ->
         row["makespan"] / best[point_of(row)] if best[point_of(row)] > 0 else 1.0 if row["makespan"] == 0 else math.inf
         for row in planned
     ]
+    over = [row["makespan"] / row["ideal"] - 1 if row["ideal"] else 0.0 for row in planned]
     contested = {point_of(row) for row in rows} & best.keys()
     won = {point_of(row) for row in planned if row["makespan"] <= best[point_of(row)] * _EQUAL}
     return Standing(
@@ -61,7 +64,9 @@ def _standing(name: str, rows: list[Row], best: dict[tuple[Any, ...], float]) ->
         infeasible=sum(row["status"] == "infeasible" for row in rows),
         failed=sum(row["status"] == "failed" for row in rows),
         optimal=sum(bool(row["optimal"]) for row in planned),
+        best=len(won),
         best_share=len(won) / len(contested) if contested else None,
+        over_ideal=fmean(over) if over else None,
         mean_gap=fmean(gaps) if gaps else None,
         worst_gap=max(gaps, default=None),
         mean_ratio=fmean(ratios) if ratios else None,

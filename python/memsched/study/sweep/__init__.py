@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from memsched.study.sweep.api import plan_again, read_store, sweep
-from memsched.study.sweep.progress import SweepProgress
-from memsched.study.sweep.table import Sweep
+from memsched.study.sweep.table import Sweep, SweepProgress
 
 __all__ = ["Sweep", "SweepProgress", "plan_again", "read_store", "sweep"]

@@ -16,9 +16,8 @@ from memsched.study.sources import named_problem
 from memsched.study.sweep.arguments import read_groups
 from memsched.study.sweep.memory import Memory
 from memsched.study.sweep.points import Group, check_kind, check_options, known_keys, table_slots, written
-from memsched.study.sweep.progress import SweepProgress
 from memsched.study.sweep.rows import MOST_SLOTS, Row, device_of
-from memsched.study.sweep.table import Sweep
+from memsched.study.sweep.table import Sweep, SweepProgress
 from memsched.support import checks
 from memsched.support.documents import Document
 from memsched.support.files import path_of
@@ -26,8 +25,6 @@ from memsched.support.interrupt import Interrupts
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
-
-    from memsched.study.sweep.store import Store
 
 _GUARD = 'the worker processes cannot start; in a script, call sweep under `if __name__ == "__main__":`'
 
@@ -117,6 +114,7 @@ def sweep(
 
     from memsched import __version__  # imported here so that `import memsched` stays light
     from memsched.study.sweep.drive import Drive
+    from memsched.study.sweep.store import Store
 
     here = multiprocessing.process.current_process()
     if getattr(here, "_inheriting", False):  # a worker is importing its parent's script
@@ -135,7 +133,8 @@ def sweep(
             slots = (shared_tables, slots_of_tables)
             loaded, groups = read_groups(problems, planners, memory, beta, device, options, slots, __version__)
         start, owned = _executor(executor, workers, interrupts)
-        with closing(_opened(store, retry_failed)) as opened:
+        opened: Store | Memory = Memory() if store is None else Store(store, retry_failed=retry_failed)
+        with closing(opened):
             for one in loaded:
                 opened.add_problem(one)
             keys = list(dict.fromkeys(key for one in groups for key in one.keys))
@@ -245,12 +244,6 @@ def _problem_again(row: Row, source: str | None, document: Document) -> Problem:
     if slots is not None and table_slots(problem, planner, options, slots) is None:
         raise InvalidInputError(f"{planner} with its options and problem uses no shared table")
     return problem
-
-
-def _opened(store: str | os.PathLike[str] | None, retry_failed: bool) -> Store | Memory:
-    from memsched.study.sweep.store import Store
-
-    return Memory() if store is None else Store(store, retry_failed=retry_failed)
 
 
 def _executor(

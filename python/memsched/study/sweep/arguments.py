@@ -15,18 +15,7 @@ from memsched.problems.budget import parse_memory
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem, fields_of
 from memsched.study.sources import find_problem, link_bandwidth, name_in
-from memsched.study.sweep.points import (
-    MOST_POINTS,
-    Group,
-    SweptProblem,
-    check_count,
-    check_kind,
-    check_options,
-    group,
-    swept_problem,
-    table_slots,
-    taken,
-)
+from memsched.study.sweep import points
 from memsched.study.sweep.rows import is_option
 from memsched.support import checks
 from memsched.support.units import parse_bandwidth
@@ -38,18 +27,18 @@ def listed_problems(problems: Sequence[Problem | str] | Problem | str) -> list[P
     """One problem or several, as a list."""
     if isinstance(problems, str | Chain | Graph | GraphFamily):
         return [problems]
-    if not checks.is_list(problems) or not (listed := list(islice(problems, MOST_POINTS + 1))):
+    if not checks.is_list(problems) or not (listed := list(islice(problems, points.MOST_POINTS + 1))):
         raise InvalidInputError(f"problems is {shown(problems)}; give a problem, a name or a list of them")
     return listed
 
 
-def read_problem(given: Problem | str) -> SweptProblem:
+def read_problem(given: Problem | str) -> points.SweptProblem:
     """A problem, given as an object or by name."""
     if isinstance(given, str):
-        return swept_problem(find_problem(given), name_in(given))
+        return points.swept_problem(find_problem(given), name_in(given))
     if not isinstance(given, Chain | Graph | GraphFamily):
         raise InvalidInputError(f"problems has {shown(given)}; give a Chain, a Graph, a GraphFamily or a name")
-    return swept_problem(given)
+    return points.swept_problem(given)
 
 
 def read_devices(
@@ -81,7 +70,7 @@ def _speed(given: float | str, problem: Problem) -> float:
 
 def read_list(what: str, given: Sequence[float | str]) -> list[float | str]:
     """A list that is not empty."""
-    listed = list(islice(given, MOST_POINTS + 1)) if checks.is_list(given) else []
+    listed = list(islice(given, points.MOST_POINTS + 1)) if checks.is_list(given) else []
     if not listed:
         raise InvalidInputError(f"{what} is {shown(given)}; give a list, not empty")
     return listed
@@ -99,7 +88,7 @@ def read_planners(given: Iterable[str] | str | None, problem: Problem, options: 
     if not names:
         raise InvalidInputError("planners is empty; name some, or leave it out to take all")
     for name in names:
-        check_kind(problem, name)
+        points.check_kind(problem, name)
     for name in options:
         if name != "all" and name not in names:
             raise InvalidInputError(f"options has {name!r}, which is not among the planners {', '.join(names)}")
@@ -119,7 +108,7 @@ def read_options(given: Mapping[str, Options] | None) -> dict[str, dict[str, Any
                 f"options of {planner!r} is {shown(options)}; it must be a mapping: option -> value"
             )
         if planner != "all":
-            check_options(planner, options)
+            points.check_options(planner, options)
         options = {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
         for name, value in options.items():
             if not is_option(name, value):
@@ -128,14 +117,14 @@ def read_options(given: Mapping[str, Options] | None) -> dict[str, dict[str, Any
                 )
         found[planner] = options
     for name in found.get("all", {}):
-        if not any(name in taken(planner) for planner in PLANNERS):
+        if not any(name in points.taken(planner) for planner in PLANNERS):
             raise InvalidInputError(f"no planner has the option {name!r}")
     return found
 
 
 def options_of(planner: str, problem: Problem, options: Mapping[str, Options]) -> dict[str, Any]:
     """The options of a planner, including those under "all" that it takes for this problem: only a chain is cut."""
-    known = taken(planner)
+    known = points.taken(planner)
     common = {
         name: value
         for name, value in options.get("all", {}).items()
@@ -153,7 +142,7 @@ def read_groups(
     options: Mapping[str, Options] | None,
     tables: tuple[bool, int | None],
     version: str,
-) -> tuple[list[SweptProblem], list[Group]]:
+) -> tuple[list[points.SweptProblem], list[points.Group]]:
     """The swept problems, and one group per problem and planner; LimitError for more than a million points.
 
     `tables` says whether points share tables, and with how many slots. `version` is memsched's; it enters the keys.
@@ -162,20 +151,20 @@ def read_groups(
     memory = read_list("memory", memory)
     beta = None if beta is None else read_list("beta", beta)
     if planners is not None and checks.is_list(planners):
-        planners = list(islice(planners, MOST_POINTS + 1))
+        planners = list(islice(planners, points.MOST_POINTS + 1))
     given = listed_problems(problems)
     links = 1 if beta is None else len(beta)
     each = len(planners) if isinstance(planners, list) else 1
-    check_count(len(given) * max(1, each), len(memory), links)
+    points.check_count(len(given) * max(1, each), len(memory), links)
     loaded = [read_problem(one) for one in given]
     wanted = read_options(options)
     named = [read_planners(planners, one.problem, wanted) for one in loaded]
-    check_count(sum(map(len, named)), len(memory), links)
-    groups: list[Group] = []
+    points.check_count(sum(map(len, named)), len(memory), links)
+    groups: list[points.Group] = []
     for one, names in zip(loaded, named, strict=True):
         devices = read_devices(one.problem, memory, beta, device)
         for planner in names:
             own = options_of(planner, one.problem, wanted)
-            slots = table_slots(one.problem, planner, own, wanted_slots) if shared else None
-            groups.append(group(one, planner, own, slots, devices, version))
+            slots = points.table_slots(one.problem, planner, own, wanted_slots) if shared else None
+            groups.append(points.group(one, planner, own, slots, devices, version))
     return loaded, groups

@@ -6,15 +6,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    BrokenExecutor,
-    CancelledError,
-    Executor,
-    Future,
-    ThreadPoolExecutor,
-    wait,
-)
+from concurrent import futures
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import groupby, zip_longest
 
@@ -22,9 +15,9 @@ from memsched.errors import MemschedError, StoreError
 from memsched.study.sweep.memory import Memory
 from memsched.study.sweep.points import Group
 from memsched.study.sweep.processes import Processes
-from memsched.study.sweep.progress import SweepProgress
 from memsched.study.sweep.rows import Row, unplanned
 from memsched.study.sweep.store import Store
+from memsched.study.sweep.table import SweepProgress
 from memsched.study.sweep.work import Work, run
 from memsched.support.interrupt import Interrupts
 
@@ -87,8 +80,9 @@ class Drive:
         known = store.finished()
         self._points = sum(len(group.keys) for group in groups)
         left = [Batch(group, tuple(at for at, key in enumerate(group.keys) if key not in known)) for group in groups]
-        self._kept = self._points - sum(len(batch.places) for batch in left)
-        most = max(1, min(MOST_IN_BATCH, (self._points - self._kept) // (4 * jobs)))
+        to_plan = sum(len(batch.places) for batch in left)
+        self.kept = self._points - to_plan  # already in the store, or added by another sweep
+        most = max(1, min(MOST_IN_BATCH, to_plan // (4 * jobs)))
         self._waiting = deque(_mixed(left, most))
         self._suspects: deque[Batch] = deque()  # batches of one point, which may kill their worker
         self._elsewhere: list[Batch] = []  # claimed by other sweeps
@@ -115,11 +109,6 @@ class Drive:
             raise
         self._end(wait=True)
         self._report()
-
-    @property
-    def kept(self) -> int:
-        """How many points were already in the store, or were added by another sweep."""
-        return self._kept
 
     @property
     def _finished(self) -> bool:
@@ -154,7 +143,7 @@ class Drive:
     def _receive(self) -> None:
         if self._flying:
             with self._interrupts.allowed():
-                done = wait(self._flying, timeout=BEAT, return_when=FIRST_COMPLETED).done
+                done = futures.wait(self._flying, timeout=BEAT, return_when=futures.FIRST_COMPLETED).done
             done |= {future for future in self._flying if future.cancelled()}  # wait() does not return these
             self._keep(done)
             if not done:
@@ -171,7 +160,7 @@ class Drive:
         ]
         had = sum(len(one.places) for one in self._elsewhere)
         self._elsewhere = [one for one in left if one.places]
-        self._kept += had - sum(len(one.places) for one in self._elsewhere)
+        self.kept += had - sum(len(one.places) for one in self._elsewhere)
         free = [one for one in self._elsewhere if self._store.claim(one.keys)]
         self._elsewhere = [one for one in self._elsewhere if one not in free]
         self._waiting.extend(free)
@@ -247,7 +236,7 @@ class Drive:
         if self._say is None or (now - self._spoken < 0.1 and not self._finished):
             return
         self._spoken = now
-        said = SweepProgress(points=self._points, kept=self._kept, seconds=now - self._began, **self._counts)
+        said = SweepProgress(points=self._points, kept=self.kept, seconds=now - self._began, **self._counts)
         with self._interrupts.allowed():
             self._say(said)
 

@@ -102,7 +102,8 @@ def content_key(document: Document, source: str | None = None) -> str:
     content = {key: value for key, value in document.items() if key not in ("name", "provenance")}
     link = (document.get("provenance") or {}).get("link_bandwidth")
     more = {"source": source, "link_bandwidth": link}
-    return _digest(content | {name: value for name, value in more.items() if value is not None})
+    content |= {name: value for name, value in more.items() if value is not None}
+    return _hashed(json.dumps(content, sort_keys=True))
 
 
 def known_keys(document: Document, source: str | None) -> set[str]:
@@ -111,16 +112,12 @@ def known_keys(document: Document, source: str | None) -> set[str]:
     return {content_key(document), content_key(document, source), content_key(earlier)}
 
 
-def _digest(content: Any) -> str:
-    return _hashed(json.dumps(content, sort_keys=True))
-
-
 def _hashed(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _keys(shared: Mapping[str, Any], devices: Sequence[Device]) -> Iterator[str]:
-    """`_digest` of {**shared, "device": device} for each. Devices that differ only in memory share most of the work."""
+    """The hash of {**shared, "device": device} for each. Devices that differ only in memory share most of the work."""
     texts: dict[tuple[Any, ...], list[str]] = {}
     for device in devices:
         link = (device.d2h, device.h2d, device.duplex, device.latency, device.host_memory)

@@ -33,7 +33,7 @@ from memsched.study.sweep.store_file import (
     seal,
 )
 from memsched.support.documents import Document, write_device
-from memsched.support.files import MOST_BYTES, path_of
+from memsched.support.files import MOST_BYTES, path_of, why
 
 _LEASE = 10.0  # seconds without a heartbeat after which others take over the claims of a sweep
 _AT_ONCE = 32  # rows per statement; SQLite allows 999 values
@@ -261,7 +261,7 @@ class Store:
         try:
             yield
         except (sqlite3.Error, sqlite3.Warning, OSError, OverflowError, UnicodeError, MemoryError) as error:
-            told = str(error) or "out of memory"  # UnicodeError: SQLite's messages may be damaged, too
+            told = why(error)  # UnicodeError: SQLite's messages may be damaged, too
             raise StoreError(f"'{self.path}' cannot be {what}: {told}{_remedy(told)}") from error
 
 

@@ -9,6 +9,7 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -185,12 +186,9 @@ def _schema(database: sqlite3.Connection) -> dict[tuple[str, str], str]:
 
 @lru_cache(maxsize=1)
 def _expected_schema() -> dict[tuple[str, str], str]:
-    database = sqlite3.connect(":memory:")
-    try:
+    with closing(sqlite3.connect(":memory:")) as database:
         make(database)
         return _schema(database)
-    finally:
-        database.close()
 
 
 def seal(values: Iterable[Any]) -> int:

@@ -1,22 +1,17 @@
-"""The result of a sweep: a tidy table, one row per point."""
+"""What a sweep tells: how far it is, and its result, a tidy table with one row per point."""
 
 from __future__ import annotations
 
 import csv
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
-from memsched.errors import InvalidInputError
 from memsched.study.sweep.rows import MEASURES, Row
 from memsched.support import checks
 from memsched.support.files import plain_cell, write_bytes
-from memsched.support.interrupt import optional
-
-if TYPE_CHECKING:
-    import pandas
-    from matplotlib.figure import Figure
+from memsched.support.views import Columns, Drawn, Tabular, needed
 
 # First what identifies a point, then its figures, then the rest.
 COLUMNS = (
@@ -24,16 +19,61 @@ COLUMNS = (
     *MEASURES,
     *("ideal", "device", "table_slots", "version", "finished", "problem_key", "key"),
 )
-_KINDS = {
-    **{name: {"REAL": "float64", "INTEGER": "Int64"}.get(kind) for name, kind in MEASURES.items()},
-    **dict.fromkeys(("bandwidth", "ideal", "finished"), "float64"),
-    **{"memory": "Int64", "table_slots": "Int64", "optimal": "boolean"},
+_KINDS: dict[str, type] = {
+    **{name: {"REAL": float, "INTEGER": int, "TEXT": str}[kind] for name, kind in MEASURES.items()},
+    **dict.fromkeys(("bandwidth", "ideal", "finished"), float),
+    **{"memory": int, "table_slots": int, "optimal": bool},
 }
 
 
+def columns_of(rows: Sequence[Row], *names: str) -> Columns:
+    """Rows as columns, with their types; None where a row lacks one."""
+    return {name: (_KINDS.get(name, str), [row.get(name) for row in rows]) for name in names}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepProgress:
+    """How far a sweep is.
+
+    Attributes
+    ----------
+    points : int
+        In the whole sweep.
+    kept : int
+        Points that were already in the store.
+    planned, infeasible, failed : int
+        Points that this sweep has finished.
+    seconds : float
+        Since the sweep began.
+    """
+
+    points: int
+    kept: int
+    planned: int
+    infeasible: int
+    failed: int
+    seconds: float
+
+    @property
+    def finished(self) -> int:
+        """Points finished by this sweep."""
+        return self.planned + self.infeasible + self.failed
+
+    @property
+    def rate(self) -> float:
+        """Points per second."""
+        return self.finished / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds at this rate; None while the rate is unknown."""
+        left = self.points - self.kept - self.finished
+        return left / self.rate if self.rate > 0 else None if left else 0.0
+
+
 @dataclass(frozen=True, slots=True)
-class Sweep:
-    """The table of a sweep.
+class Sweep(Tabular, Drawn):
+    """The table of a sweep. `to_pandas` and `to_polars` give it as a data frame, `plot` draws it as `plot_sweep` does.
 
     Attributes
     ----------
@@ -67,26 +107,15 @@ class Sweep:
         status = checks.text("status", status)
         return sum(row["status"] == status for row in self.rows)
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """A data frame with the columns of `rows`; needs pandas (memsched[sweep]).
-
-        Integer columns with missing values have type Int64; `options` and `device` are JSON texts.
-        """
-        import json
-
-        made = _needed("pandas")
-        columns = {}
-        for name in COLUMNS:
-            values = [row[name] for row in self.rows]
-            if name in ("options", "device"):
-                values = [json.dumps(value, sort_keys=True) for value in values]
-            columns[name] = made.Series(values, dtype=_KINDS.get(name) or ("object" if not values else None))
-        tidy: pandas.DataFrame = made.DataFrame(columns)
-        return tidy
+    def _columns(self) -> Columns:
+        """Those of `rows`; `options` and `device` are JSON texts."""
+        texts = ("options", "device")
+        written = [row | {key: json.dumps(row[key], sort_keys=True) for key in texts} for row in self.rows]
+        return columns_of(written, *COLUMNS)
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
         """Write the data frame as a Parquet file; needs pandas and pyarrow (memsched[sweep])."""
-        _needed("pyarrow")
+        needed("pyarrow", "sweep")
         write_bytes(path, self.to_pandas().to_parquet(index=False))
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
@@ -97,17 +126,6 @@ class Sweep:
         """
         frame = self.to_pandas()
         for name in frame.columns:
-            if _KINDS.get(name) is None:
+            if _KINDS.get(name, str) is str:
                 frame[name] = frame[name].map(plain_cell, na_action="ignore")
         write_bytes(path, frame.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC).encode())
-
-    def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
-        """Plot makespan over memory, one line per planner, one panel per problem and link; see `plot_sweep`."""
-        from memsched.show.plots.sweep import plot_sweep
-
-        return plot_sweep(self.rows, path)
-
-
-def _needed(package: str) -> Any:
-    missing = f"the table needs {package}, which is not installed; install memsched[sweep]"
-    return optional(package, InvalidInputError(missing))

@@ -12,7 +12,7 @@ import torch
 
 from memsched.errors import InvalidInputError, shown
 from memsched.planners.registry import check_planner
-from memsched.support import checks
+from memsched.support import checks, quantities
 from memsched.support.units import parse_bandwidth, parse_bytes
 from memsched.torch.machines import machine
 
@@ -81,5 +81,5 @@ def read_options(given: Mapping[str, Any] | None) -> Options:
         parse_bytes(options.host_memory, "host_memory")
     parse_bytes(options.reserve, "reserve")
     check_planner(options.planner)
-    checks.time_limit(options.time_limit)
+    quantities.time_limit(options.time_limit)
     return options

@@ -1,0 +1,5 @@
+"""`python -m memsched`: the command line."""
+
+from memsched.cli import main
+
+main()

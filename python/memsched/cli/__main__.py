@@ -1,5 +1,0 @@
-"""`python -m memsched.cli`."""
-
-from memsched.cli import main
-
-main()

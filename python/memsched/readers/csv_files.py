@@ -1,0 +1,122 @@
+"""Chains in CSV files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from pathlib import Path
+
+from memsched._core import Chain
+from memsched.errors import InvalidInputError
+from memsched.readers.tables import REQUIRED, Columns, chain_of, chain_to_columns, check_header
+from memsched.support.documents import Document
+from memsched.support.files import path_of, plain_cell, read_cell, read_text, write_bytes
+
+_SEPARATORS = (",", ";", "\t")
+
+
+def chain_from_csv(
+    path: str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    resident: int | str = 0,
+    provenance: Document | None = None,
+) -> Chain:
+    """Read a chain from a CSV file with one line per stage.
+
+    The first line names the columns, as for `chain_from_frame`; the second one is the input of the network, whose times
+    are empty. Commas, semicolons or tabs separate the cells. Lines without any text are skipped. An apostrophe before a
+    name that begins with =, +, - or @ is dropped, as in `read_buffers`.
+
+    Parameters
+    ----------
+    path : str or path
+    name : str, optional
+        Of the chain; by default that of the file, without its suffix.
+    resident : int or str
+        Bytes that never move: weights, their gradients, the state of the optimiser.
+    provenance : dict, optional
+        Where the figures come from.
+
+    Returns
+    -------
+    Chain
+
+    Raises
+    ------
+    InvalidInputError
+        The file cannot be read, or its contents are wrong as for `chain_from_frame`; the message names the line.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from memsched.readers.csv_files import chain_from_csv
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "small.csv"
+    >>> _ = path.write_text("name,forward_time,backward_time,activation\\nx,,,4\\nconv,1 ms,2 ms,6\\nfc,2 ms,3 ms,5\\n")
+    >>> chain = chain_from_csv(path)
+    >>> chain.name, chain.forward_time.tolist(), chain.activation.tolist(), chain.gradient.tolist()
+    ('small', [0.001, 0.002], [4, 6, 5], [0, 6, 5])
+    """
+    where = f"'{path_of(path)}'"
+    header, rows = _csv_rows(read_text(path, encoding="utf-8-sig"), where)
+    check_header(header, where)
+    lines = [line for line, _ in rows]
+    for line, row in rows:
+        if len(row) != len(header):
+            raise InvalidInputError(f"{where}, line {line} has {len(row)} cells; it must have {len(header)}")
+    columns: Columns = {key: [row[k] for _, row in rows] for k, key in enumerate(header)}
+    if "name" in columns:
+        columns["name"] = [read_cell(text) for text in columns["name"]]
+    title = Path(path_of(path)).stem if name is None else name
+    return chain_of(columns, where, lambda row: f"{where}, line {lines[row]}", title, resident, provenance)
+
+
+def write_chain_csv(path: str | os.PathLike[str], chain: Chain) -> None:
+    """Write a chain to a CSV file that `chain_from_csv` reads.
+
+    Parameters
+    ----------
+    path : str or path
+    chain : Chain
+
+    Raises
+    ------
+    InvalidInputError
+        The file cannot be written.
+
+    Examples
+    --------
+    >>> import memsched as ms, pathlib, tempfile
+    >>> from memsched.readers.csv_files import chain_from_csv, write_chain_csv
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "chain.csv"
+    >>> chain = ms.profiles.load("resnet18-224-b32")
+    >>> write_chain_csv(path, chain)
+    >>> ms.peak_memory(chain_from_csv(path, resident=chain.resident)) == ms.peak_memory(chain)
+    True
+    """
+    columns = chain_to_columns(chain)
+    columns["name"] = [plain_cell(text) for text in columns["name"]]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_MINIMAL)
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    write_bytes(path, text.getvalue().encode())
+
+
+def _csv_rows(text: str, where: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """The first line, and the others that are not blank with their numbers; the line's cells tell the separator."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(text))
+    try:
+        rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+    except csv.Error as error:
+        raise InvalidInputError(f"{where}, line {reader.line_num} cannot be read: {error}") from error
+    if not rows:
+        raise InvalidInputError(f"{where} is empty; its first line must name the columns, {', '.join(REQUIRED)}, ...")
+    return [cell.strip() for cell in rows[0][1]], rows[1:]
+
+
+def _separator(text: str) -> str:
+    """The one that stands most often in the first line with text; no name of a column has any."""
+    first = text.lstrip("\r\n").partition("\n")[0]
+    return max(_SEPARATORS, key=first.count)

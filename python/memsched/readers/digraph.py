@@ -1,0 +1,233 @@
+"""Graphs from directed graphs of networkx."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Mapping
+from typing import Any, TypeAlias
+
+from memsched._core import Graph
+from memsched.errors import InvalidInputError, shown
+from memsched.readers.values import bytes_of, listed, seconds_of
+from memsched.support import checks
+
+_NEEDED = ("time", "size")
+_KNOWN = (*_NEEDED, "workspace", "phase", "kind", "layer", "once", "role")
+_SOURCES = ("input", "weight")  # roles of nodes that are no ops
+_OF_GRAPH = ("name", "batch", "resident")
+_OF_GRAPHML = ("node_default", "edge_default")  # what networkx adds to a graph that it reads from a file
+_SHOWN = 5  # nodes of a cycle
+
+Node: TypeAlias = Hashable
+Attributes: TypeAlias = Mapping[str, Any]
+
+
+def graph_from_networkx(
+    digraph: Any, *, name: str | None = None, batch: int | None = None, resident: int | str | None = None
+) -> Graph:
+    """Make the graph of a training step from a directed graph of networkx.
+
+    A node is an op that writes one tensor. An edge u -> v says that v reads the tensor of u. Ops and tensors have the
+    names of the nodes. The ops keep the order in which the nodes were added, except that an op comes after those whose
+    tensors it reads.
+
+    Attributes of a node:
+
+    * `time`: seconds, or a text such as "3 ms"; required.
+    * `size`: bytes of its tensor, or a text such as "12MiB"; required. 0 makes the tensor a control edge.
+    * `workspace`: bytes while the op runs; by default 0.
+    * `phase`: "fwd" or "bwd". By default an op is "bwd" if it reads the tensor of one that is "bwd". So it is enough
+      to mark the first op of the backward.
+    * `kind`, `layer`, `once`: as for an op of `Graph`.
+    * `role`: "input" or "weight" for a node that is no op but a tensor, there from the beginning. It has only `size`.
+
+    Parameters
+    ----------
+    digraph : networkx.DiGraph
+        Its own attributes `name`, `batch` and `resident` are the defaults of the parameters below.
+    name : str, optional
+    batch : int, optional
+        Samples per training step; by default 1.
+    resident : int or str, optional
+        Bytes that never move; by default 0.
+
+    Returns
+    -------
+    Graph
+
+    Raises
+    ------
+    InvalidInputError
+        It is no simple directed graph, it has a cycle, or attributes are missing, unknown or wrong; the message names
+        the nodes.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> from memsched.readers.digraph import graph_from_networkx
+    >>> import networkx  # doctest: +SKIP
+    >>> step = networkx.DiGraph(name="small")  # doctest: +SKIP
+    >>> step.add_node("x", role="input", size="4MiB")  # doctest: +SKIP
+    >>> step.add_node("conv", time="1 ms", size="6MiB")  # doctest: +SKIP
+    >>> step.add_node("loss", time="10 us", size="6MiB", phase="bwd")  # doctest: +SKIP
+    >>> step.add_edges_from([("x", "conv"), ("conv", "loss")])  # doctest: +SKIP
+    >>> ms.peak_memory(graph_from_networkx(step))  # doctest: +SKIP
+    12582912
+    """
+    nodes, before, after = _parts(digraph)
+    own = _own(digraph)
+    names = _names(nodes)
+    _check_attributes(nodes, before)
+    order = _order(list(nodes), before, after, names)
+    phases: dict[Node, str] = {}
+    tensors, ops = [], []
+    for node in order:
+        attributes, title = nodes[node], names[node]
+        source = "role" in attributes
+        size = bytes_of(attributes["size"], f"size of node '{title}'")
+        if not source:
+            phases[node] = _phase(attributes, title, any(phases.get(one) == "bwd" for one in before[node]))
+            op = _op(attributes, title, phases[node])
+            op["reads"] = [names[one] for one in before[node]]
+            op["writes"] = [title] if size or after[node] else []
+            ops.append(op)
+        if source or op["writes"]:
+            role = attributes["role"] if source else {"fwd": "activation", "bwd": "gradient"}[phases[node]]
+            tensors.append({"name": title, "size": size, "role": role})
+    title = name if name is not None else own.get("name") or "graph"
+    return Graph(
+        tensors,
+        ops,
+        name=checks.text("name", title),
+        batch=batch if batch is not None else own.get("batch", 1),
+        resident=bytes_of(resident if resident is not None else own.get("resident", 0), "resident"),
+    )
+
+
+def _parts(digraph: Any) -> tuple[dict[Node, Attributes], dict[Node, list[Node]], dict[Node, list[Node]]]:
+    """The nodes with their attributes, and of each those before and behind it."""
+    needed = ("is_directed", "is_multigraph", "nodes", "edges", "graph")
+    if isinstance(digraph, type) or not all(hasattr(digraph, key) for key in needed):
+        raise InvalidInputError(f"digraph is {shown(digraph)}; it must be a networkx.DiGraph")
+    if not digraph.is_directed() or digraph.is_multigraph():
+        kind = "has several edges between two nodes" if digraph.is_multigraph() else "is undirected"
+        raise InvalidInputError(f"digraph is a {type(digraph).__name__}, which {kind}; give a networkx.DiGraph")
+    nodes: dict[Node, Attributes] = dict(digraph.nodes(data=True))
+    before: dict[Node, list[Node]] = {node: [] for node in nodes}
+    after: dict[Node, list[Node]] = {node: [] for node in nodes}
+    for one, other, attributes in digraph.edges(data=True):
+        if attributes:
+            raise InvalidInputError(
+                f"the edge from '{one}' to '{other}' has the attributes {listed(attributes)}; edges have none: the "
+                "size of a tensor belongs to the node that writes it"
+            )
+        before[other].append(one)
+        after[one].append(other)
+    return nodes, before, after
+
+
+def _own(digraph: Any) -> dict[str, Any]:
+    """The attributes of the graph itself."""
+    unknown = [key for key in digraph.graph if key not in (*_OF_GRAPH, *_OF_GRAPHML)]
+    if unknown:
+        known = ", ".join(_OF_GRAPH)
+        raise InvalidInputError(f"digraph has the unknown attributes {listed(unknown)}; known ones are {known}")
+    return dict(digraph.graph)
+
+
+def _names(nodes: Mapping[Node, Attributes]) -> dict[Node, str]:
+    """The names of the nodes as texts."""
+    names = {node: checks.text("the name of a node", str(node)) for node in nodes}
+    seen: dict[str, Node] = {}
+    for node, title in names.items():
+        if not title:
+            raise InvalidInputError("a node has an empty name; name every node")
+        if title in seen:
+            raise InvalidInputError(f"the nodes {shown(seen[title])} and {shown(node)} have the same name as texts")
+        seen[title] = node
+    return names
+
+
+def _check_attributes(nodes: Mapping[Node, Attributes], before: Mapping[Node, list[Node]]) -> None:
+    """Refuse attributes that are missing or unknown, of all nodes at once, and inputs that are no inputs."""
+    missing: dict[str, list[Node]] = {}
+    unknown: dict[str, list[Node]] = {}
+    for node, attributes in nodes.items():
+        source = "role" in attributes
+        if source:
+            checks.choice(f"role of node '{node}'", attributes["role"], _SOURCES)
+            if before[node]:
+                raise InvalidInputError(f"node '{node}' is no op, by its role, but has edges into it; drop one of both")
+        for key in ("size",) if source else _NEEDED:
+            if key not in attributes:
+                missing.setdefault(key, []).append(node)
+        for key in attributes:
+            if key not in (("size", "role") if source else _KNOWN):
+                unknown.setdefault(str(key), []).append(node)
+    if missing:
+        remedy = 'every op has time and size, and a tensor that is an input has size and role="input"'
+        raise InvalidInputError(f"{_of_nodes('is missing', missing)}; {remedy}")
+    if unknown:
+        known = f"ops have {', '.join(_KNOWN[:-1])}; inputs and weights have size and role"
+        raise InvalidInputError(f"{_of_nodes('is unknown', unknown)}; {known}")
+
+
+def _of_nodes(what: str, found: Mapping[str, list[Node]]) -> str:
+    return "; ".join(f"the attribute '{key}' {what} of {listed(nodes, _SHOWN)}" for key, nodes in found.items())
+
+
+def _order(
+    nodes: list[Node], before: Mapping[Node, list[Node]], after: Mapping[Node, list[Node]], names: Mapping[Node, str]
+) -> list[Node]:
+    """The topological order that is closest to the given one: of all that can come next, the first one does."""
+    place = {node: k for k, node in enumerate(nodes)}
+    waits = {node: len(before[node]) for node in nodes}
+    ready = [k for k, node in enumerate(nodes) if not waits[node]]
+    order = []
+    while ready:
+        node = nodes[heapq.heappop(ready)]
+        order.append(node)
+        for other in after[node]:
+            waits[other] -= 1
+            if not waits[other]:
+                heapq.heappush(ready, place[other])
+    if len(order) < len(nodes):
+        cycle = _cycle(before, waits)
+        start = min(range(len(cycle)), key=lambda k: place[cycle[k]])
+        found = [f"'{names[node]}'" for node in (*cycle[start:], *cycle[:start])]
+        more = ["..."] if len(cycle) > _SHOWN else []
+        path = " -> ".join([*found[:_SHOWN], *more, found[0]])
+        raise InvalidInputError(
+            f"digraph has a cycle: {path} ({len(cycle)} nodes); the graph of a training step has none"
+        )
+    return order
+
+
+def _cycle(before: Mapping[Node, list[Node]], waits: Mapping[Node, int]) -> list[Node]:
+    """The nodes of one cycle, in the direction of its edges. Each node that still waits does so for another one."""
+    node = next(one for one, count in waits.items() if count)
+    seen: dict[Node, int] = {}
+    while node not in seen:
+        seen[node] = len(seen)
+        node = next(one for one in before[node] if waits[one])
+    return list(seen)[seen[node] :][::-1]
+
+
+def _phase(attributes: Attributes, title: str, late: bool) -> str:
+    if "phase" in attributes:
+        return checks.choice(f"phase of node '{title}'", attributes["phase"], ("fwd", "bwd"))
+    return "bwd" if late else "fwd"
+
+
+def _op(attributes: Attributes, title: str, phase: str) -> dict[str, Any]:
+    """An op without its tensors."""
+    time = seconds_of(attributes["time"], f"time of node '{title}'")
+    workspace = bytes_of(attributes.get("workspace", 0), f"workspace of node '{title}'")
+    op: dict[str, Any] = {"name": title, "phase": phase}
+    if "kind" in attributes:
+        op["kind"] = checks.text(f"kind of node '{title}'", attributes["kind"])
+    if "layer" in attributes:
+        op["layer"] = checks.count(f"layer of node '{title}'", attributes["layer"], -(2**31), 2**31 - 1)
+    if "once" in attributes:
+        op["once"] = checks.flag(f"once of node '{title}'", attributes["once"])
+    return {**op, "choices": [{"alg": "default", "time": time, "workspace": workspace}]}

@@ -1,0 +1,256 @@
+"""Graphs of training steps from models in the format ONNX."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+from memsched._core import Graph
+from memsched.errors import InvalidInputError, MemschedError, shown
+from memsched.readers import onnx_rules as rules
+from memsched.readers.onnx_costs import Shape, Speeds, flops_of, speeds_of
+from memsched.readers.onnx_shapes import Kind, Kinds, kinds_of
+from memsched.readers.onnx_step import Op, Tensor, training_step
+from memsched.readers.values import listed, seconds_of
+from memsched.support import checks
+from memsched.support.files import read_bytes
+from memsched.support.interrupt import optional
+
+_MOST_BYTES = 2**31  # of a model; protocol buffers have no more
+
+Times: TypeAlias = Mapping[str, float | str | tuple[float | str, float | str]]
+
+
+def graph_from_onnx(
+    source: Any,
+    *,
+    device: str = "v100",
+    dims: Mapping[str, int] | None = None,
+    times: Times | None = None,
+    batch: int | None = None,
+    name: str | None = None,
+) -> Graph:
+    """Make the graph of a training step from a model in the format ONNX, which describes the forward alone.
+
+    The shapes of all tensors are inferred by ONNX. This is the rule for the rest:
+
+    * Parameters are the initializers of floating numbers, except the running statistics of batch normalisation. They
+      and their gradients are resident, and so are all other constants. An op that reads constants alone, or only the
+      shape of a tensor, is no op of the graph.
+    * Reshape, Flatten, Squeeze, Unsqueeze and Identity are views: no op, and no tensor of their own.
+    * The loss is one op. It reads the outputs that depend on parameters, and writes their gradients.
+    * Each op of the forward whose result depends on a parameter, and to whose result a gradient arrives, has one op in
+      the backward. They come in the reverse order. It reads the gradients of what the op wrote, and what its derivative
+      needs: the inputs by default; the outputs for Relu, Sigmoid, Tanh, Softmax, Exp and the like; both for MaxPool and
+      other maxima; the mask for Dropout, one byte per element and added where the model has none; and neither for Add,
+      Concat, Gather, averages and the like. Inputs of whole numbers, such as indices, are always read. It writes a
+      gradient for each input that depends on a parameter; the inputs of the model get none.
+    * Where several ops read a tensor, each of their backward ops but the first one reads the sum of the gradients so
+      far and writes the new sum.
+    * A forward takes max(operations / (0.6 x peak), bytes / (0.75 x memory bandwidth)) + 4 microseconds on the device,
+      a model and not a measurement. Operations are counted for Conv, ConvTranspose, Gemm and MatMul. A backward takes
+      twice as long. No op has a workspace.
+    * The backward of an op that reads a parameter is `once`, since it adds to the gradient of the parameter.
+
+    The optimiser is not included. Training mode is assumed: a Dropout in the model counts, but exporters leave it out
+    where the model was exported for inference.
+
+    Parameters
+    ----------
+    source : str, path or onnx.ModelProto
+        Files with the weights beside the model are not read, since only shapes are needed.
+    device : str
+        A machine, such as "v100", "a100" or "h100".
+    dims : dict, optional
+        The values of the dimensions without a number, by their names, as in {"batch": 8}. A dimension without a name
+        is called as in "x[0]": dimension 0 of input x.
+    times : dict, optional
+        By the name of the op: seconds of its forward, or a pair of those of forward and backward, instead of the rule.
+    batch : int, optional
+        Samples per training step, to be shown; by default the first dimension of the first input.
+    name : str, optional
+        By default that of the model.
+
+    Returns
+    -------
+    Graph
+
+    Raises
+    ------
+    InvalidInputError
+        The model cannot be read, has dimensions without a value, tensors whose shapes cannot be inferred, control flow,
+        or no parameter; the message names the tensor or the op.
+    MemschedError
+        The package onnx is not installed: `pip install onnx`.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> from memsched.readers.onnx_model import graph_from_onnx
+    >>> import onnx.parser  # doctest: +SKIP
+    >>> model = onnx.parser.parse_model('''
+    ...     <ir_version: 8, opset_import: ["" : 17]>
+    ...     mlp (float[N, 2] x) => (float[N, 1] y) <float[2, 1] a = {1, 2}, float[1, 1] b = {3}> {
+    ...         h = MatMul(x, a)
+    ...         r = Relu(h)
+    ...         y = MatMul(r, b)
+    ...     }''')  # doctest: +SKIP
+    >>> step = graph_from_onnx(model, dims={"N": 64})  # doctest: +SKIP
+    >>> [op["name"] for op in step.ops][3:]  # doctest: +SKIP
+    ['loss', 'MatMul_2.bwd', 'Relu_1.bwd', 'MatMul_0.bwd']
+    """
+    for what, given in (("dims", dims), ("times", times)):
+        if given is not None and not isinstance(given, Mapping):
+            raise InvalidInputError(f"{what} is {shown(given)}; it must be a dict")
+    onnx = _package("onnx")
+    model = _loaded(onnx, source)
+    reader = _Forward(onnx, kinds_of(onnx, model, dims), model.graph, speeds_of(device), dict(times or {}))
+    ops = list(reader.ops())
+    reader.check_times(ops)
+    outputs = [reader.tensors[root] for one in model.graph.output if (root := reader.root(one.name)) in reader.tensors]
+    step = training_step(reader.inputs, ops, outputs, reader.loss_seconds(outputs))
+    first = next((reader.kinds.of(one.name).shape for one in reader.inputs), ())
+    return Graph(
+        step.tensors,
+        step.ops,
+        name=checks.text("name", name if name is not None else model.graph.name or "graph"),
+        batch=batch if batch is not None else max(1, first[0] if first else 1),
+        resident=reader.resident,
+    )
+
+
+def _package(name: str) -> Any:
+    return optional(name, MemschedError("reading ONNX models needs the package onnx: pip install onnx"))
+
+
+def _loaded(onnx: Any, source: Any) -> Any:
+    """A copy of the model, with functions of its own inlined."""
+    model = onnx.ModelProto()
+    if isinstance(source, onnx.ModelProto):
+        model.CopyFrom(source)
+    elif isinstance(source, str | os.PathLike):
+        content = read_bytes(source, _MOST_BYTES, "save its weights in a file beside it")
+        try:
+            model.ParseFromString(content)
+        except Exception as error:  # of protobuf, which has classes of its own
+            raise InvalidInputError(f"'{os.fspath(source)}' is no ONNX model, or is truncated: {error}") from error
+    else:
+        raise InvalidInputError(f"source is {shown(source)}; give an onnx.ModelProto or the path of a file")
+    if not model.graph.node:
+        raise InvalidInputError("the model has no ops; is it an ONNX model?")
+    return _package("onnx.inliner").inline_local_functions(model) if model.functions else model
+
+
+class _Forward:
+    """The ops of the forward, and what is resident."""
+
+    def __init__(self, onnx: Any, kinds: Kinds, graph: Any, speeds: Speeds, times: dict[str, Any]) -> None:
+        self.onnx, self.kinds, self.graph, self.speeds, self.times = onnx, kinds, graph, speeds, times
+        self.views: dict[str, str] = {}  # name of a view -> that of the tensor
+        self.tensors: dict[str, Tensor] = {}
+        self.constants = {one.name for one in graph.initializer}
+        statistics = {
+            node.input[at] for node in graph.node for at in rules.statistics_of(node.op_type) if at < len(node.input)
+        }
+        self.learned = {name for name in self.constants - statistics if kinds.of(name).floating}
+        self.resident = sum(kinds.of(name).size * (2 if name in self.learned else 1) for name in self.constants)
+        self.inputs = [self.tensor(one.name, "input") for one in graph.input if one.name not in self.constants]
+        self.names: set[str] = set()
+
+    def tensor(self, name: str, role: str = "activation") -> Tensor:
+        """A new tensor."""
+        kind = self.kinds.of(name)
+        if name in self.tensors:
+            raise InvalidInputError(f"the model writes tensor '{name}' twice; each tensor has one writer")
+        self.tensors[name] = Tensor(name=name, size=kind.size, floating=kind.floating, role=role)
+        return self.tensors[name]
+
+    def root(self, name: str) -> str:
+        return self.views.get(name, name)
+
+    def ops(self) -> Iterator[Op]:
+        """The ops in the order of the model, which is topological."""
+        for place, node in enumerate(self.graph.node):
+            title = self.title(node, place)
+            known = self.onnx.AttributeProto
+            if any(one.type in (known.GRAPH, known.GRAPHS) for one in node.attribute):
+                raise InvalidInputError(f"op '{title}' is a {node.op_type}, which has ops of its own; unroll it first")
+            given = [name for name in node.input if name]
+            for name in given:
+                if name not in self.constants and self.root(name) not in self.tensors:
+                    raise InvalidInputError(f"op '{title}' reads '{name}', which no op before it writes")
+            made = [name for name in node.output if name]
+            if not made:
+                continue
+            reads = tuple(dict.fromkeys(self.tensors[self.root(name)] for name in given if name not in self.constants))
+            if not reads or node.op_type in rules.SHAPES:
+                self.fold(node, made, given)
+            elif node.op_type in rules.VIEWS and given[0] not in self.constants:
+                self.views[made[0]] = self.root(given[0])
+            else:
+                yield self.op(node, title, given, made, reads)
+
+    def fold(self, node: Any, made: list[str], given: list[str]) -> None:
+        """Outputs that do not depend on the data; those of parameters lead to parameters."""
+        self.constants.update(made)
+        if self.learned.intersection(given):
+            self.learned.update(name for name in made if self.kinds.of(name).floating)
+        if node.op_type not in rules.VIEWS:
+            self.resident += sum(self.kinds.of(name).size for name in made)
+
+    def op(self, node: Any, title: str, given: list[str], made: list[str], reads: tuple[Tensor, ...]) -> Op:
+        if node.op_type == rules.MASKED:
+            made = [made[0], made[1] if len(made) > 1 else f"{made[0]}.mask"]
+            self.kinds.add(made[1], Kind(self.kinds.of(made[0]).shape, "bool"))
+        writes = [self.tensor(name) for name in made]
+        return Op(
+            name=title,
+            type=node.op_type,
+            reads=reads,
+            writes=tuple(writes),
+            mask=writes[1] if node.op_type == rules.MASKED else None,
+            parameters=bool(self.learned.intersection(given)),
+            seconds=self.seconds(node, title, made),
+        )
+
+    def title(self, node: Any, place: int) -> str:
+        """The name of an op, which not all models have."""
+        title = node.name or f"{node.op_type}_{place}"
+        while title in self.names:
+            title = f"{title}_{place}"
+        self.names.add(title)
+        return title
+
+    def seconds(self, node: Any, title: str, made: list[str]) -> tuple[float, float]:
+        """Of forward and backward: those that were given, or by the rule."""
+        if title in self.times:
+            given = self.times[title]
+            pair = given if isinstance(given, tuple | list) else (given, None)
+            if len(pair) != 2:
+                raise InvalidInputError(f"times['{title}'] is {shown(given)}; it must be seconds, or a pair of seconds")
+            forward = seconds_of(pair[0], f"times['{title}']")
+            return forward, 2 * forward if pair[1] is None else seconds_of(pair[1], f"times['{title}']")
+        inputs = [self.kinds.of(name) if name else None for name in node.input]
+        outputs = [self.kinds.of(name) for name in made]
+        sizes = [kind.size for kind in inputs if kind is not None]
+        if node.op_type in rules.PARTS:
+            sizes[0] = min(sizes[0], outputs[0].size)
+        attributes = {one.name: one.i for one in node.attribute}
+        shapes: list[Shape | None] = [None if kind is None else kind.shape for kind in inputs]
+        flops = flops_of(node.op_type, attributes, shapes, outputs[0].shape)
+        moved = sum(sizes) + sum(kind.size for kind in outputs)
+        first = next(kind.type for kind in inputs if kind is not None)
+        forward = self.speeds.seconds(flops, moved, first, rules.kind_of(node.op_type) == "conv")
+        return forward, 2 * forward
+
+    def loss_seconds(self, outputs: list[Tensor]) -> float:
+        """It reads the outputs and writes as much."""
+        return self.speeds.seconds(0, 2 * sum(one.size for one in outputs), "float32", False)
+
+    def check_times(self, ops: list[Op]) -> None:
+        """Refuse times of ops that there are not."""
+        unknown = self.times.keys() - {op.name for op in ops}
+        if unknown:
+            known = listed(op.name for op in ops)
+            raise InvalidInputError(f"times has {listed(sorted(map(str, unknown)))}, which are no ops; ops are {known}")

@@ -1,0 +1,224 @@
+"""Chains from tables: data frames and dicts of columns; and back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from memsched._core import Chain
+from memsched.errors import InvalidInputError, shown
+from memsched.readers.values import bytes_of, is_empty, listed, seconds_of
+from memsched.support import checks
+from memsched.support.documents import Document
+
+REQUIRED = ("forward_time", "backward_time", "activation")
+OPTIONAL = ("gradient", "saved", "forward_overhead", "transient_overhead", "backward_overhead", "name")
+COLUMNS = ("name", *REQUIRED, *OPTIONAL[:-1])
+_TIMES = REQUIRED[:2]
+_OF_INPUT = ("activation", "gradient")
+
+Columns = dict[str, Sequence[Any]]
+Where = Callable[[int], str]  # what errors call a row
+
+
+def chain_from_frame(
+    frame: Any, *, name: str | None = None, resident: int | str = 0, provenance: Document | None = None
+) -> Chain:
+    """Make a chain from a table with one row per stage.
+
+    The columns have the names of the parameters of `Chain`. `forward_time`, `backward_time` and `activation` are
+    required; `gradient`, `saved`, `forward_overhead`, `transient_overhead`, `backward_overhead` and `name` (of the
+    stage) are optional. The first row is the input of the network: its two times are empty, and its `activation` and
+    `gradient` are those of the input. Empty cells, and columns that are left out, have the defaults of `Chain`; the
+    default of `gradient` is `activation`, but 0 for the input. Empty are None, NaN and blank texts.
+
+    Parameters
+    ----------
+    frame : DataFrame of pandas or polars, or dict of sequences
+        Times are seconds or texts such as "3 ms". Sizes are bytes or texts such as "12MiB".
+    name : str, optional
+        Of the chain.
+    resident : int or str
+        Bytes that never move: weights, their gradients, the state of the optimiser.
+    provenance : dict, optional
+        Where the figures come from.
+
+    Returns
+    -------
+    Chain
+
+    Raises
+    ------
+    InvalidInputError
+        Columns are missing, unknown or listed twice; the row of the input is missing; or a cell is wrong: the message
+        names its row, counted from 0, and its column.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> from memsched.readers.tables import chain_from_frame
+    >>> table = {
+    ...     "name": ["input", "conv", "fc"],
+    ...     "forward_time": [None, "1 ms", "2 ms"],
+    ...     "backward_time": [None, "2 ms", "3 ms"],
+    ...     "activation": ["4MiB", "6MiB", "5MiB"],
+    ... }
+    >>> chain = chain_from_frame(table, resident="10MiB")
+    >>> chain.n, chain.names, ms.peak_memory(chain)
+    (2, ('conv', 'fc'), 37748736)
+    """
+    return chain_of(_columns_of(frame), "the frame", lambda row: f"row {row}", name, resident, provenance)
+
+
+def chain_to_columns(chain: Chain) -> dict[str, list[Any]]:
+    """The columns of a chain, as `chain_from_frame` reads them; pandas and polars make a data frame of them.
+
+    `resident`, `pieces`, `provenance` and the name of the chain are not among them.
+
+    Parameters
+    ----------
+    chain : Chain
+
+    Returns
+    -------
+    dict
+        A list for each column. Its first entry is that of the input.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> from memsched.readers.tables import chain_from_frame, chain_to_columns
+    >>> chain = ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5], saved=[9, 5])
+    >>> chain_to_columns(chain)["saved"]
+    [None, 9, 5]
+    >>> chain_from_frame(chain_to_columns(chain)) == chain
+    True
+    """
+    checks.kind("chain", chain, Chain)
+    columns: dict[str, list[Any]] = {"name": ["input", *chain.names]}
+    for key in COLUMNS[1:]:
+        entries = getattr(chain, key).tolist()
+        columns[key] = entries if key in _OF_INPUT else [None, *entries]
+    return columns
+
+
+def _columns_of(frame: Any) -> Columns:
+    """The columns of a data frame or a dict as lists."""
+    given: Any = frame.keys() if isinstance(frame, Mapping) else getattr(frame, "columns", None)
+    if not checks.is_list(given):
+        raise InvalidInputError(f"frame is {shown(frame)}; it must be a data frame of pandas or polars, or a dict")
+    names = list(given)
+    check_header(names, "the frame")
+    columns: Columns = {}
+    for key in names:
+        try:
+            column = frame[key]
+        except (KeyError, TypeError, AttributeError) as error:  # it only looks like a data frame
+            raise InvalidInputError(f"column '{key}' of the frame cannot be read: {error!r}") from error
+        if not checks.is_list(column):
+            raise InvalidInputError(f"column '{key}' of the frame is {shown(column)}; it must be a list")
+        columns[key] = column.tolist() if hasattr(column, "tolist") else list(column)
+    lengths = {key: len(column) for key, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise InvalidInputError(f"the columns of the frame have different lengths: {shown(lengths)}; give them as many")
+    return columns
+
+
+def check_header(names: Sequence[Any], where: str) -> None:
+    """Refuse names that are unknown, missing or listed twice."""
+    known = f"known ones are {', '.join(COLUMNS)}"
+    unknown = [name for name in names if not isinstance(name, str) or name not in COLUMNS]
+    if unknown:
+        raise InvalidInputError(f"{where} has the unknown columns {listed(unknown)}; {known}")
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise InvalidInputError(f"{where} has the columns {listed(twice)} twice; drop one of each")
+    missing = [name for name in REQUIRED if name not in names]
+    if missing:
+        raise InvalidInputError(f"{where} lacks the columns {listed(missing)}; {known}")
+
+
+def chain_of(
+    columns: Columns, what: str, where: Where, name: str | None, resident: int | str, provenance: Document | None
+) -> Chain:
+    """The chain of checked columns."""
+    if not columns["activation"] or not all(is_empty(columns[key][0]) for key in _TIMES):
+        raise InvalidInputError(
+            f"{what} has no row for the input of the network; put it before the stages, with forward_time and "
+            "backward_time empty and the bytes of the input in activation"
+        )
+    for key, column in columns.items():
+        if key not in (*_OF_INPUT, "name") and not is_empty(column[0]):
+            raise InvalidInputError(f"{where(0)}: {key} is {shown(column[0])}; it must be empty, as for any input")
+    values: dict[str, list[Any]] = {key: _numbers(key, columns, where) for key in COLUMNS[1:] if key in columns}
+    activation = values["activation"]
+    gradient = [0, *activation[1:]]
+    if "gradient" in values:
+        gradient = [d if own is None else own for d, own in zip(gradient, values["gradient"], strict=True)]
+    names = None
+    if "name" in columns:
+        names = [_name(cell, f"stage {k}", where(k)) for k, cell in enumerate(columns["name"]) if k]
+    try:
+        return Chain(
+            values["forward_time"][1:],
+            values["backward_time"][1:],
+            activation,
+            gradient,
+            **_optional(values),
+            names=names,
+            resident=bytes_of(resident, "resident"),
+            name=name,
+            provenance=provenance,
+        )
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{what}: {error}") from error
+
+
+def _numbers(key: str, columns: Columns, where: Where) -> list[Any]:
+    """The entries of a column; None where a cell that may be empty is."""
+    parse, needed = seconds_of if key in _TIMES else bytes_of, key in REQUIRED
+    found: list[Any] = []
+    for row, cell in enumerate(columns[key]):
+        if not is_empty(cell):
+            found.append(_parsed(parse, cell, key, row, where))
+        elif needed and (row or key == "activation"):
+            raise InvalidInputError(f"{where(row)}: {key} is empty; give a number, or a text with a unit")
+        else:
+            found.append(None)
+    return found
+
+
+def _parsed(parse: Callable[[object, str], Any], cell: object, key: str, row: int, where: Where) -> Any:
+    """A cell; the name of its row is made only for an error."""
+    try:
+        return parse(cell, key)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{where(row)}: {error}") from error
+
+
+def _name(cell: object, default: str, where: str) -> str:
+    """The name of a stage."""
+    if is_empty(cell):
+        return default
+    number = checks.as_float(cell)  # pandas makes floats of numbers beside an empty cell
+    if abs(number) < checks.EXACT_BYTES and number.is_integer():
+        return str(int(number))
+    try:
+        return checks.text("name", cell)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{where}: {error}") from error
+
+
+def _optional(values: dict[str, list[Any]]) -> dict[str, Any]:
+    """The other columns of the stages, with the defaults of `Chain` in their empty cells."""
+    stages = len(values["activation"]) - 1
+    nothing = [None] * (stages + 1)
+    output = values["activation"][1:]
+    own = {key: values.get(key, nothing)[1:] for key in OPTIONAL[1:-1]}
+    saved = [size if cell is None else cell for cell, size in zip(own["saved"], output, strict=True)]
+    forward = [cell or 0 for cell in own["forward_overhead"]]
+    rows = zip(own["transient_overhead"], saved, output, forward, strict=True)
+    transient = [max(0, kept - size) + more if cell is None else cell for cell, kept, size, more in rows]
+    backward = [cell or 0 for cell in own["backward_overhead"]]
+    return {"saved": saved, "forward_overhead": forward, "transient_overhead": transient, "backward_overhead": backward}

@@ -1,0 +1,305 @@
+"""The command line for those who do not know it yet: warnings, defaults, files of others, and forms of output."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import memsched as ms
+from memsched.cli import inputs, show
+from memsched.cli.app import command_line
+
+SMALL = "resnet18-224-b32"
+CHAIN = ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5], saved=[9, 5])
+TABLE = "name,forward_time,backward_time,activation\nx,,,4MiB\nconv,1 ms,2 ms,6MiB\nfc,2 ms,3 ms,5MiB\n"
+SPEC = f"""problems = ["{SMALL}"]\nplanners = ["greedy", "rotor"]\nmemory = ["30%", "60%"]\n"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Each test runs in its own folder, with some inputs in files."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    Path("c.json").write_text(json.dumps(CHAIN.to_json()))
+    Path("g.json").write_text(json.dumps(ms.to_graph(CHAIN).to_json()))
+    Path("times.csv").write_text(TABLE)
+    Path("spec.toml").write_text(SPEC)
+    Path("r.json").write_text(json.dumps(ms.greedy(CHAIN, 24, 2.0).to_json()))
+    return tmp_path
+
+
+def run(line: str, status: int = 0, **more: Any) -> Result:
+    outcome = CliRunner().invoke(command_line, line.split(), prog_name="memsched", **more)
+    assert outcome.exit_code == status, outcome.output
+    return outcome
+
+
+class TestLink:
+    @pytest.mark.parametrize(
+        "command", ["plan {} -m 40% -p greedy", "compare {} -m 40% -p greedy", "frontier {} -p rotor"]
+    )
+    def test_a_slow_link_is_told_once_in_one_line(self, command: str) -> None:
+        with pytest.warns(UserWarning, match="beta is 12 B/s") as told:
+            ms.greedy(ms.profiles.load(SMALL), "40%", 12)
+        outcome = run(command.format(SMALL) + " -b 12 --json")
+        assert outcome.stderr == f"warning: {told[0].message}\n".replace("beta", "the bandwidth")
+        assert json.loads(outcome.stdout)
+        assert run(command.format(SMALL) + " -b 12GB/s").stderr == ""
+
+    def test_a_saved_plan_on_a_slow_link(self) -> None:
+        run(f"plan {SMALL} -m 40% -p greedy -o s.json")
+        assert run("simulate s.json").stderr == ""
+        assert run("simulate s.json -b 12").stderr.startswith("warning: the bandwidth is 12 B/s, which takes ")
+
+    def test_the_default_is_measured_and_says_so(self) -> None:
+        with open(Path(ms.__file__).parent / "torch" / "links.csv", encoding="utf-8") as file:
+            link = next(row for row in csv.DictReader(file) if row["name"] == "pcie3")
+        assert float(link["bandwidth"]) == inputs.LINK
+        assert all(words in link["source"] for words in ("measured in the Euro-Par 2020 paper", "PCIe 3.0 x16"))
+        for file in ("c.json", "g.json"):
+            text = " ".join(run(f"plan {file} -m 24 -p selective").stdout.split())
+            assert f"12.2 GB/s, one direction at a time ({inputs.LINK_FROM})" in text
+        document = json.loads(run("compare c.json -m 24 -p vdnn --json").stdout)
+        assert (document["bandwidth_from"], document["device"]["d2h"]) == (inputs.LINK_FROM, 12.2e9)
+        assert ms.plan(CHAIN, 29, planner="vdnn").device.d2h == 0
+
+    def test_sweeps_have_no_default(self) -> None:
+        Path("own.toml").write_text('problems = ["c.json"]\nplanners = ["greedy"]\nmemory = [24]\n')
+        assert "no bandwidth" in run("sweep own.toml -o t.csv", status=2).output
+
+
+class TestFilesOfOthers:
+    def test_a_chain_from_csv(self) -> None:
+        assert "vdnn on times" in run("plan times.csv -m 100% -p vdnn").stdout
+        assert json.loads(run("order times.csv --json").stdout)["problem"] == "times"
+        run("trace times.csv -m 100% -p vdnn -o t.json")
+        Path("own.toml").write_text(
+            'problems = ["./times.csv"]\nplanners = ["vdnn"]\nmemory = ["100%"]\nbandwidth = [1e9]\n'
+        )
+        assert json.loads(run("sweep own.toml -o t.csv --json").stdout)["planned"] == 1
+
+    def test_it_is_not_replaced(self) -> None:
+        assert "is an input" in run("plan times.csv -m 40% -o times.csv", status=2).output
+        assert Path("times.csv").read_text() == TABLE
+
+    def test_bad_ones_are_named(self) -> None:
+        Path("bad.csv").write_text("layer,forward,backward\nconv1,0.1,0.2\n")
+        assert "'bad.csv' has the unknown columns" in run("plan bad.csv -m 40%", status=2).output
+        assert "'none.csv' cannot be read" in run("plan none.csv -m 40%", status=2).output
+
+    def test_a_graph_from_onnx(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        paths: list[str] = []
+
+        def read(path: str) -> ms.Graph:
+            paths.append(path)
+            return ms.to_graph(CHAIN)
+
+        monkeypatch.setattr("memsched.readers.onnx_model.graph_from_onnx", read)
+        assert json.loads(run("order Net.ONNX --json").stdout)["peak_memory"] == ms.peak_memory(CHAIN)
+        assert paths == ["Net.ONNX"]
+
+
+@pytest.mark.parametrize("name", ["x.pdf", "x", "x.html.gz"])
+def test_a_report_is_html(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memsched.cli.report.write_report", lambda *_, **__: pytest.fail("worked"))
+    text = run(f"report r.json -o {name}", status=2).output
+    assert text == f"error: the output is '{name}'; a report is a page of HTML, which ends in .html or .htm\n"
+
+
+class TestForms:
+    @pytest.mark.parametrize(
+        ("command", "saved"),
+        [
+            ("plan c.json -m 24 -b 2 -p greedy", "-o x.json"),
+            ("compare c.json -m 24 -b 2 -p greedy", "-o x.json"),
+            ("frontier c.json -b 2 -p greedy --points 2", "-o x.png"),
+            ("order c.json", "-o x.json"),
+            ("place r.json", "-o x.csv"),
+            ("trace r.json", "-o x.json"),
+            ("sweep spec.toml", "-o x.csv"),
+            ("simulate r.json", ""),
+            ("validate r.json", ""),
+        ],
+    )
+    def test_quiet_says_nothing_and_saves(self, command: str, saved: str) -> None:
+        assert run(f"{command} -q {saved}").output == ""
+        assert not saved or Path(saved.split()[-1]).stat().st_size > 0
+
+    def test_quiet_tells_errors_and_what_is_asked_for(self) -> None:
+        assert run("plan c.json -m 3 -b 2 -p greedy -q", status=3).output.startswith("error: ")
+        outcome = run(f"plan {SMALL} -m 40% -b 12 -p greedy -q --json")
+        assert outcome.stderr == ""
+        assert json.loads(outcome.stdout)["planner"] == "greedy"
+
+    def rows(self, command: str) -> list[dict[str, str]]:
+        outcome = run(f"{command} --csv")
+        assert outcome.stderr == ""
+        return list(csv.DictReader(io.StringIO(outcome.stdout)))
+
+    def test_csv_of_compare(self) -> None:
+        vdnn, rotor = self.rows("compare c.json -m 24 -b 2 -p vdnn -p rotor")
+        assert (vdnn["planner"], vdnn["status"], vdnn["min_memory_bytes"]) == ("vdnn", "planned", "")
+        assert float(vdnn["makespan_seconds"]) == ms.vdnn(CHAIN, 24, 2.0).makespan
+        assert int(vdnn["peak_memory_bytes"]) <= 24
+        assert int(vdnn["bytes_out"]) == ms.vdnn(CHAIN, 24, 2.0).timeline.bytes_out
+        assert (rotor["status"], rotor["min_memory_bytes"], rotor["makespan_seconds"]) == ("infeasible", "26", "")
+
+    def test_csv_of_frontier(self) -> None:
+        rows = self.rows("frontier c.json -b 2 -p rotor -p vdnn --points 2")
+        assert [(row["planner"], row["memory_bytes"]) for row in rows] == [
+            (name, memory) for name in ("rotor", "vdnn") for memory in ("22", "26", "29")
+        ]
+        assert rows[0]["makespan_seconds"] == ""
+        assert (float(rows[-1]["makespan_seconds"]), rows[-1]["optimal"]) == (8, "True")
+
+    def test_csv_of_profiles(self) -> None:
+        rows = {row["name"]: row for row in self.rows("profiles 224-b")}
+        assert int(rows[SMALL]["peak_memory_bytes"]) == ms.peak_memory(ms.profiles.load(SMALL))
+        assert float(rows[SMALL]["link_bandwidth_bytes_per_second"]) == 12.2e9
+        assert rows["vit-224-b64-bf16"]["stages"] == rows[SMALL]["ops"] == ""
+
+    def test_csv_of_a_sweep(self) -> None:
+        rows = self.rows("sweep spec.toml --store s.sqlite")
+        assert [(row["planner"], row["points"]) for row in rows] == [("greedy", "2"), ("rotor", "2")]
+        assert float(rows[0]["median_runtime_seconds"]) > 0
+
+    def test_one_form_at_a_time(self) -> None:
+        for both in ("--json --csv", "--csv --json"):
+            outcome = run(f"profiles {both}", status=2)
+            assert outcome.stderr.startswith("error: give --json or --csv, not both")
+
+    @pytest.mark.parametrize(
+        ("line", "word"),
+        [
+            ("plan --json", "'PROBLEM'"),
+            (f"plan {SMALL} --json", "--memory"),
+            (f"plan {SMALL} --memroy 40% --json", "--memroy"),
+            ("plann x --json", "'plan'"),
+            ("--bogus --json", "--bogus"),
+            (f"compare {SMALL} --json --csv", "not both"),
+            (f"plan {SMALL} -m lots --json", "lots"),
+            ("report r.json --json -o x.pdf", ".html"),
+        ],
+    )
+    def test_json_tells_bad_usage_too(self, line: str, word: str) -> None:
+        outcome = run(line, status=2)
+        told = json.loads(outcome.stdout)["error"]
+        assert told["kind"] in ("UsageError", "InvalidInputError")
+        assert word in told["message"]
+        assert outcome.stderr == f"error: {told['message']}\n"
+
+
+@pytest.mark.parametrize("command", ["plan", "compare", "frontier", "plot -o x.png"])
+def test_a_mistyped_planner_is_recognised(command: str) -> None:
+    memory = "" if command == "frontier" else "-m 40%"
+    assert "did you mean 'dynprog'?" in run(f"{command} {SMALL} {memory} -p dynprg", status=2).output
+
+
+WORDS = {
+    *("planner", "makespan", "/", "bound", "peak", "moved", "solved", "in", "optimal", "memory", "over", "ideal"),
+    *("lower", "gap", "profile", "stages", "graph", "ops", "min_memory", "peak_memory", "resident", "compute"),
+    *("points", "planned", "best", "mean", "claimed"),
+}
+
+
+class TestTables:
+    @pytest.mark.parametrize("columns", [40, 60, 80])
+    @pytest.mark.parametrize(
+        "command",
+        [
+            f"compare {SMALL} -m 40% --time-limit 0.01",
+            f"frontier {SMALL} -p rotor -p superneurons --points 2",
+            "profiles",
+            "sweep spec.toml --store s.sqlite",
+        ],
+    )
+    def test_no_word_of_a_header_is_broken(self, command: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        lines = run(command).stdout.splitlines()
+        assert max(map(len, lines)) <= columns
+        rules = [at for at, line in enumerate(lines) if re.fullmatch("─+", line)]
+        assert rules
+        for rule in rules:
+            above = takewhile(lambda line: line and not re.search(r"\d", line), reversed(lines[:rule]))
+            header = " ".join(above).split()
+            assert len(header) >= 2
+            assert set(header) <= WORDS
+
+    def test_figures_are_whole(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("COLUMNS", "40")
+        text = run(f"frontier {SMALL} -p rotor --points 2").stdout
+        assert re.search(r"^rotor +598 MiB +49\.19 ms", text, re.MULTILINE)
+
+
+class TestLive:
+    @pytest.fixture
+    def said(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """What the live line says, as if on a terminal."""
+        lines: list[str] = []
+
+        @contextmanager
+        def working(text: str) -> Iterator[Callable[[str], None]]:
+            lines.append(text)
+            yield lines.append
+
+        for place in ("memsched.cli.show", "memsched.cli.plan"):
+            monkeypatch.setattr(sys.modules[place], "working", working)
+        return lines
+
+    def test_the_best_plan_so_far(self, said: list[str]) -> None:
+        run("compare c.json -m 24 -b 2 -p greedy -p rotor -p vdnn")
+        assert said[:2] == ["planning", "planning: greedy"]
+        best = "best: greedy 18 s, bound 10.5 s, gap 71.43 %"
+        assert f"planning: rotor; 1 done, {best}" in said
+        assert f"planning: vdnn; 2 done, {best}" in said
+
+    def test_the_plan_is_the_same(self, said: list[str]) -> None:
+        watched = ms.Result.from_json(json.loads(run(f"plan {SMALL} -m 40% --json").stdout))
+        assert watched.schedule == ms.plan(ms.profiles.load(SMALL), "40%", 12.2e9).schedule
+        assert said[0] == "planning: auto"
+        assert any(re.fullmatch(r"planning: autoswap, \d+%; \d done, best: .*, gap .* %", line) for line in said)
+
+    def test_nothing_is_live_without_a_terminal_or_when_quiet(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert not show.live()
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+        assert show.live()
+        context = command_line.make_context("memsched", ["plan"])
+        with context:
+            context.meta["memsched.quiet"] = True
+            assert not show.live()
+
+
+class TestCompletion:
+    def completed(self, *words: str) -> list[str]:
+        environment = {
+            "_MEMSCHED_COMPLETE": "bash_complete",
+            "COMP_WORDS": " ".join(("memsched", *words)),
+            "COMP_CWORD": str(len(words)),
+        }
+        return run("", env=environment).stdout.split()
+
+    def test_the_shell_gets_a_function(self) -> None:
+        assert "complete -o nosort -F" in run("", env={"_MEMSCHED_COMPLETE": "bash_source"}).stdout
+
+    def test_words(self) -> None:
+        assert self.completed("pl") == ["plain,place", "plain,plan", "plain,plot"]
+        assert "plain,--time-limit" in self.completed("plan", "--")
+        assert self.completed("plan", "resnet18-224-b3") == [f"plain,{SMALL}"]
+        assert self.completed("plan", "vit-224-b64") == ["plain,vit-224-b64-bf16", "plain,vit-224-b64-f32"]
+        assert self.completed("plan", "x", "-p", "a") == ["plain,auto", "plain,autoswap"]
+        assert self.completed("compare", "x", "-p", "a") == ["plain,autoswap"]
+
+    def test_files(self) -> None:
+        for words in (("plan", "./c"), ("simulate", "r"), ("plan", "x", "-o", "r"), ("sweep", "s")):
+            assert self.completed(*words) == [f"file,{words[-1]}"]

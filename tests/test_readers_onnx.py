@@ -1,0 +1,545 @@
+"""Graphs of training steps from ONNX models."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import doctest
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import memsched as ms
+from memsched.errors import MemschedError
+from memsched.readers import onnx_costs
+from memsched.readers.onnx_model import graph_from_onnx
+
+onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+helper, proto = onnx.helper, onnx.TensorProto
+FLOAT = 4
+MACHINES = Path(ms.__file__).parent / "torch" / "machines.csv"
+
+
+def value(name: str, shape: Any, kind: int | None = None) -> Any:
+    return helper.make_tensor_value_info(name, proto.FLOAT if kind is None else kind, shape)
+
+
+def constant(name: str, shape: tuple[int, ...], kind: int | None = None, values: list[int] | None = None) -> Any:
+    kind = proto.FLOAT if kind is None else kind
+    numbers = np.zeros(shape, helper.tensor_dtype_to_np_dtype(kind))
+    if values is not None:
+        numbers[...] = values
+    return onnx.numpy_helper.from_array(numbers, name)
+
+
+def model(nodes: list[Any], inputs: list[Any], outputs: list[str], constants: list[Any], **options: Any) -> Any:
+    results = [helper.make_empty_tensor_value_info(name) for name in outputs]
+    made = helper.make_graph(nodes, "net", inputs, results, constants)
+    return helper.make_model(made, **{"opset_imports": [helper.make_opsetid("", 17)], "ir_version": 8} | options)
+
+
+def node(op: str, reads: str, writes: str, **attributes: Any) -> Any:
+    return helper.make_node(op, reads.split(), writes.split(), **attributes)
+
+
+def mlp() -> Any:
+    nodes = [
+        node("Gemm", "x w1 b1", "h", name="fc1"),
+        node("Relu", "h", "r", name="relu"),
+        node("Gemm", "r w2 b2", "y", name="fc2"),
+    ]
+    weights = [constant("w1", (3, 5)), constant("b1", (5,)), constant("w2", (5, 2)), constant("b2", (2,))]
+    return model(nodes, [value("x", ["N", 3])], ["y"], weights)
+
+
+def residual() -> Any:
+    """A convolution, a block of two with a shortcut around it, and a classifier."""
+    nodes = [
+        node("Conv", "x w0", "a", name="conv0", pads=[1, 1, 1, 1]),
+        node("Conv", "a w1", "c", name="conv1", pads=[1, 1, 1, 1]),
+        node("BatchNormalization", "c scale bias mean var", "n", name="bn"),
+        node("Relu", "n", "r", name="relu"),
+        node("Add", "r a", "s", name="add"),
+        node("MaxPool", "s", "p", name="pool", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Flatten", "p", "f", name="flatten"),
+        node("Gemm", "f w2", "y", name="fc"),
+    ]
+    four = [constant(name, (4,)) for name in ("scale", "bias", "mean", "var")]
+    weights = [constant("w0", (4, 3, 3, 3)), constant("w1", (4, 4, 3, 3)), *four, constant("w2", (64, 10))]
+    return model(nodes, [value("x", ["batch", 3, 8, 8])], ["y"], weights)
+
+
+def by_name(graph: ms.Graph) -> dict[str, dict[str, Any]]:
+    return {op["name"]: op for op in graph.ops}
+
+
+def touched(graph: ms.Graph) -> list[tuple[str, list[str], list[str]]]:
+    return [(op["name"], op["reads"], op["writes"]) for op in graph.ops]
+
+
+def sizes(graph: ms.Graph) -> dict[str, int]:
+    return {tensor["name"]: tensor["size"] for tensor in graph.tensors}
+
+
+def test_a_perceptron() -> None:
+    graph = graph_from_onnx(mlp(), dims={"N": 8})
+    assert touched(graph) == [
+        ("fc1", ["x"], ["h"]),
+        ("relu", ["h"], ["r"]),
+        ("fc2", ["r"], ["y"]),
+        ("loss", ["y"], ["y.grad"]),
+        ("fc2.bwd", ["r", "y.grad"], ["r.grad"]),
+        ("relu.bwd", ["r", "r.grad"], ["h.grad"]),
+        ("fc1.bwd", ["x", "h.grad"], []),
+    ]
+    x, h, y = 8 * 3 * FLOAT, 8 * 5 * FLOAT, 8 * 2 * FLOAT
+    assert sizes(graph) == {"x": x, "h": h, "r": h, "y": y, "y.grad": y, "r.grad": h, "h.grad": h}
+    assert graph.resident == 2 * FLOAT * (15 + 5 + 10 + 2)
+    assert graph.batch == 8
+    assert graph.name == "net"
+    assert [op["layer"] for op in graph.ops] == [1, 2, 3, 4, 3, 2, 1]
+    assert [op["kind"] for op in graph.ops] == ["fc", "relu", "fc", "loss", "fc", "relu", "fc"]
+    assert [op["phase"] for op in graph.ops] == ["fwd"] * 3 + ["bwd"] * 4
+    assert [op.get("once", False) for op in graph.ops] == [False] * 4 + [True, False, True]
+    # x stays for the last backward. The most is held in the backward of the ReLU: r, its gradient and that of h.
+    assert ms.peak_memory(graph) == graph.resident + x + 3 * h
+
+
+def test_a_network_with_a_shortcut() -> None:
+    graph = graph_from_onnx(residual(), dims={"batch": 2}, name="res")
+    assert touched(graph) == [
+        ("conv0", ["x"], ["a"]),
+        ("conv1", ["a"], ["c"]),
+        ("bn", ["c"], ["n"]),
+        ("relu", ["n"], ["r"]),
+        ("add", ["r", "a"], ["s"]),
+        ("pool", ["s"], ["p"]),
+        ("fc", ["p"], ["y"]),
+        ("loss", ["y"], ["y.grad"]),
+        ("fc.bwd", ["p", "y.grad"], ["p.grad"]),
+        ("pool.bwd", ["s", "p", "p.grad"], ["s.grad"]),
+        ("add.bwd", ["s.grad"], ["r.grad", "a.grad"]),
+        ("relu.bwd", ["r", "r.grad"], ["n.grad"]),
+        ("bn.bwd", ["c", "n.grad"], ["c.grad"]),
+        ("conv1.bwd", ["a", "c.grad", "a.grad"], ["a.grad+1"]),
+        ("conv0.bwd", ["x", "a.grad+1"], []),
+    ]
+    x, a, p, y = (FLOAT * 2 * count for count in (3 * 64, 4 * 64, 4 * 16, 10))
+    assert {sizes(graph)[name] for name in ("a", "c", "n", "r", "s", "s.grad", "a.grad+1", "c.grad")} == {a}
+    assert graph.resident == FLOAT * (2 * (108 + 144 + 8 + 640) + 8)
+    # Held in the backward of the pool: x, a, c, r, s and p, which are read there or later, and two gradients.
+    peaks = {"pool.bwd": x + 4 * a + 2 * p + a, "add.bwd": x + 3 * a + 3 * a, "fc.bwd": x + 4 * a + 2 * p + y}
+    assert ms.peak_memory(graph) - graph.resident == max(peaks.values()) == x + 6 * a
+    assert (graph.name, graph.batch) == ("res", 2)
+    memory = (ms.min_memory(graph) + ms.peak_memory(graph)) // 2
+    assert ms.validate(ms.pooch(graph, memory, 1e9)).peak_memory <= memory
+
+
+def test_times_follow_the_roofline() -> None:
+    graph = graph_from_onnx(residual(), dims={"batch": 512}, device="a100")
+    ops = by_name(graph)
+    rows = {row["name"]: row for row in csv.DictReader(MACHINES.read_text().splitlines())}
+    row = rows["a100"]
+    moved = FLOAT * (512 * 64 * (3 + 4) + 108)
+    flops = 2 * 512 * 64 * 4 * 27
+    forward = max(flops / (0.6 * float(row["tf32"])), moved / (0.75 * float(row["memory_bandwidth"]))) + 4e-6
+    assert ops["conv0"]["choices"] == [{"alg": "default", "time": pytest.approx(forward), "workspace": 0}]
+    for name, op in ops.items():
+        if name.endswith(".bwd"):
+            assert op["choices"][0]["time"] == 2 * ops[name[:-4]]["choices"][0]["time"]
+    slow = graph_from_onnx(residual(), dims={"batch": 512}, device="K40M:pcie3")
+    assert by_name(slow)["conv0"]["choices"][0]["time"] > 1.5 * forward
+
+
+def test_large_products_take_the_time_of_their_arithmetic() -> None:
+    made = model([node("MatMul", "x w", "y", name="mm")], [value("x", [4096, 4096])], ["y"], [constant("w", (4096, 1))])
+    made.graph.initializer[0].dims[1] = 4096  # without its numbers, which are not needed
+    graph = graph_from_onnx(made)
+    assert by_name(graph)["mm"]["choices"][0]["time"] == pytest.approx(2 * 4096**3 / (0.6 * 14e12) + 4e-6)
+    assert graph.resident == 2 * FLOAT * 4096**2
+    half = model([node("MatMul", "x w", "y", name="mm")], [value("x", [4096, 4096], proto.FLOAT16)], ["y"], [])
+    half.graph.initializer.extend([constant("w", (4096, 4096), proto.FLOAT16)])
+    graph = graph_from_onnx(half)
+    assert by_name(graph)["mm"]["choices"][0]["time"] == pytest.approx(2 * 4096**3 / (0.6 * 112e12) + 4e-6)
+    assert sizes(graph)["y"] == 2 * 4096**2
+
+
+@pytest.mark.parametrize(
+    ("file", "name"), [("roofline", "FLOPS_SHARE"), ("roofline", "BANDWIDTH_SHARE"), ("machines", "LAUNCH_SECONDS")]
+)
+def test_the_constants_are_those_of_the_package_for_torch(file: str, name: str) -> None:
+    source = MACHINES.with_name(f"{file}.py").read_text(encoding="utf-8")
+    found = re.search(rf"^{name} = (.+)$", source, re.MULTILINE)
+    assert found is not None
+    assert float(found[1]) == getattr(onnx_costs, name)
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes", "reads"),
+    [
+        ("Sigmoid", {}, ["y", "y.grad"]),
+        ("Tanh", {}, ["y", "y.grad"]),
+        ("Softmax", {}, ["y", "y.grad"]),
+        ("Exp", {}, ["y", "y.grad"]),
+        ("Erf", {}, ["h", "y.grad"]),
+        ("Log", {}, ["h", "y.grad"]),
+        ("Neg", {}, ["y.grad"]),
+        ("Transpose", {}, ["y.grad"]),
+        ("GlobalAveragePool", {}, ["y.grad"]),
+        ("ReduceMean", {}, ["y.grad"]),
+        ("ReduceMax", {}, ["h", "y", "y.grad"]),
+        ("GlobalMaxPool", {}, ["h", "y", "y.grad"]),
+        ("Dropout", {}, ["y.mask", "y.grad"]),
+    ],
+)
+def test_what_derivatives_read(op: str, attributes: dict[str, Any], reads: list[str]) -> None:
+    made = model(
+        [node("Conv", "x w", "h", name="conv"), node(op, "h", "y", name="op", **attributes)],
+        [value("x", [2, 3, 4, 4])],
+        ["y"],
+        [constant("w", (5, 3, 1, 1))],
+    )
+    graph = graph_from_onnx(made)
+    assert by_name(graph)["op.bwd"]["reads"] == reads
+    assert by_name(graph)["op.bwd"]["writes"] == ["h.grad"]
+    if op == "Dropout":
+        assert sizes(graph)["y.mask"] == 2 * 5 * 16  # one byte per element
+
+
+def test_an_op_with_a_tensor_twice_and_a_product() -> None:
+    made = model(
+        [
+            node("MatMul", "x w", "h", name="mm"),
+            node("Mul", "h h", "s", name="sq"),
+            node("Mul", "s x", "y", name="mul"),
+        ],
+        [value("x", [3, 3])],
+        ["y", "h"],
+        [constant("w", (3, 3))],
+    )
+    assert touched(graph_from_onnx(made))[3:] == [
+        ("loss", ["y", "h"], ["y.grad", "h.grad"]),
+        ("mul.bwd", ["s", "x", "y.grad"], ["s.grad"]),
+        ("sq.bwd", ["h", "s.grad", "h.grad"], ["h.grad+1"]),
+        ("mm.bwd", ["x", "h.grad+1"], []),
+    ]
+
+
+def test_an_embedding_reads_its_indices_in_the_backward() -> None:
+    made = model(
+        [node("Gather", "table ids", "e", name="embed"), node("MatMul", "e w", "y", name="mm")],
+        [value("ids", ["N", 7], proto.INT64)],
+        ["y"],
+        [constant("table", (1000, 16)), constant("w", (16, 2))],
+    )
+    graph = graph_from_onnx(made, dims={"N": 3}, batch=21)
+    ops = by_name(graph)
+    assert ops["embed.bwd"]["reads"] == ["ids", "e.grad"]
+    assert ops["embed.bwd"]["writes"] == []
+    assert sizes(graph)["ids"] == 3 * 7 * 8
+    assert graph.batch == 21
+    moved = 3 * 7 * (16 * FLOAT * 2 + 8)  # not the whole table
+    assert ops["embed"]["choices"][0]["time"] == pytest.approx(moved / (0.75 * 900e9) + 4e-6)
+
+
+def test_views_constants_and_shapes_are_no_ops() -> None:
+    """A transformer's exporter computes the shape that it reshapes to."""
+    nodes = [
+        node("Transpose", "w", "wt", perm=[1, 0]),  # of a parameter: no op, and still one
+        node("MatMul", "x wt", "h", name="mm"),
+        node("Shape", "h", "dims"),
+        node("Gather", "dims zero", "first"),
+        node("Unsqueeze", "first axis", "batch"),
+        node("Concat", "batch rest", "target", axis=0),
+        node("Reshape", "h target", "v"),
+        node("Identity", "v", "u"),
+        node("Relu", "u", "y", name="relu"),
+    ]
+    constants = [
+        constant("w", (6, 4)),
+        constant("zero", (), proto.INT64),
+        constant("axis", (1,), proto.INT64, [0]),
+        constant("rest", (2,), proto.INT64, [2, 3]),
+    ]
+    graph = graph_from_onnx(model(nodes, [value("x", ["N", 4])], ["y"], constants), dims={"N": 5})
+    assert touched(graph) == [
+        ("mm", ["x"], ["h"]),
+        ("relu", ["h"], ["y"]),
+        ("loss", ["y"], ["y.grad"]),
+        ("relu.bwd", ["y", "y.grad"], ["h.grad"]),
+        ("mm.bwd", ["x", "h.grad"], []),
+    ]
+    small = 8 * (1 + 1 + 2) + 8 * (2 + 1 + 3)  # constants, and shapes
+    assert graph.resident == 2 * 24 * FLOAT + 24 * FLOAT + small
+    assert by_name(graph)["mm.bwd"]["once"] is True
+
+
+def test_shapes_that_are_computed_with_numbers() -> None:
+    """As exporters do for a batch of any size; ONNX alone cannot infer what Mod leads to."""
+    nodes = [
+        node("MatMul", "x w", "h", name="mm"),
+        node("Shape", "h", "dims"),
+        node("Mod", "five three", "two"),
+        node("Slice", "dims two end", "none"),
+        node("Slice", "dims zero two", "head"),
+        node("ConstantOfShape", "one", "filled", value=constant("f", (1,), proto.INT64, [-1])),
+        node("Concat", "head none filled", "target", axis=0),
+        node("Reshape", "h target", "v", name="view"),
+        node("Relu", "v", "y", name="relu"),
+        node("MatMul", "y w3", "z", name="mm3"),
+    ]
+    numbers = {"five": [5], "three": [3], "end": [9], "zero": [0], "one": [1]}
+    constants = [constant(name, (1,), proto.INT64, values) for name, values in numbers.items()]
+    constants += [constant("w", (4, 6)), constant("w3", (1, 2))]
+    made = model(nodes, [value("x", ["N", 4])], ["z"], constants)
+    graph = graph_from_onnx(made, dims={"N": 5})
+    assert [op["name"] for op in graph.ops if op["phase"] == "fwd"] == ["mm", "relu", "mm3"]
+    assert sizes(graph)["z"] == 5 * 6 * 2 * FLOAT
+
+
+LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+
+
+def light(name: str) -> Any:
+    """A network that comes with onnx, for any batch; its weights are filled in by ops, from their shapes."""
+    made = onnx.load_model(LIGHT / f"light_{name}.onnx")
+    shapes = {one.name: onnx.numpy_helper.to_array(one).tolist() for one in made.graph.initializer}
+    rest = onnx.GraphProto()
+    for one in made.graph.node:
+        if one.op_type == "ConstantOfShape":
+            dims = shapes.pop(one.input[0])
+            made.graph.initializer.append(proto(name=one.output[0], data_type=proto.FLOAT, dims=dims))
+        else:
+            rest.node.append(one)
+    made.graph.ClearField("node")
+    made.graph.node.extend(rest.node)
+    constants = {one.name for one in made.graph.initializer}
+    data = next(one for one in made.graph.input if one.name not in constants)
+    data.type.tensor_type.shape.dim[0].dim_param = "N"
+    return made
+
+
+@pytest.mark.skipif(not (LIGHT / "light_resnet50.onnx").is_file(), reason="onnx has come without its networks")
+def test_resnet_50_is_close_to_the_shipped_graph() -> None:
+    """Which was recorded from torchvision's network in PyTorch, with the roofline model of the same machine."""
+    found = graph_from_onnx(light("resnet50"), dims={"N": 32})
+    shipped = ms.profiles.load_graph("resnet50-224-b32")
+    # With a softmax, without the optimiser, whose state has as many bytes as the gradients here.
+    assert found.resident == pytest.approx(shipped.resident, rel=1e-4)
+    assert ms.peak_memory(found) == pytest.approx(ms.peak_memory(shipped), rel=0.03)
+    assert ms.min_memory(found) == pytest.approx(ms.min_memory(shipped), rel=0.03)
+    seconds = [sum(op["choices"][0]["time"] for op in graph.ops if op["phase"] == "fwd") for graph in (found, shipped)]
+    assert seconds[0] == pytest.approx(seconds[1], rel=0.03)
+
+
+@pytest.mark.skipif(not LIGHT.is_dir(), reason="onnx has come without its networks")
+@pytest.mark.parametrize("path", sorted(LIGHT.glob("*.onnx")), ids=lambda path: path.stem)
+def test_networks_that_come_with_onnx(path: Path) -> None:
+    graph = graph_from_onnx(light(path.stem.removeprefix("light_")), dims={"N": 1})
+    assert len(graph.ops) > 30
+    assert graph.resident < ms.min_memory(graph) <= ms.peak_memory(graph)
+
+
+def test_what_does_not_learn_has_no_backward() -> None:
+    nodes = [
+        node("Transpose", "x", "t", name="prepare"),
+        node("Cast", "t", "i", name="cast", to=proto.INT32),
+        node("MatMul", "t w", "y", name="mm"),
+        node("ArgMax", "y", "best", name="argmax"),
+        node("Relu", "y", "unused", name="dead"),
+    ]
+    graph = graph_from_onnx(model(nodes, [value("x", [3, 3])], ["y", "best", "i"], [constant("w", (3, 3))]))
+    assert [op["name"] for op in graph.ops] == ["prepare", "cast", "mm", "argmax", "dead", "loss", "mm.bwd"]
+    assert by_name(graph)["loss"]["reads"] == ["y"]
+
+
+def test_names_that_are_missing_or_taken() -> None:
+    nodes = [
+        node("MatMul", "x w", "y.grad", name="loss"),
+        node("Relu", "y.grad", "r", name="loss"),
+        node("Relu", "r", "y"),
+    ]
+    graph = graph_from_onnx(model(nodes, [value("x", [3, 3])], ["y"], [constant("w", (3, 3))]))
+    assert [op["name"] for op in graph.ops][:4] == ["loss", "loss_1", "Relu_2", "loss#2"]
+    assert by_name(graph)["loss#2"]["writes"] == ["y.grad#2"]
+
+
+def test_times_can_be_given() -> None:
+    graph = graph_from_onnx(mlp(), dims={"N": 8}, times={"fc1": 3, "fc2": ("1 ms", 5e-3)})
+    found = {op["name"]: op["choices"][0]["time"] for op in graph.ops}
+    assert (found["fc1"], found["fc1.bwd"], found["fc2"], found["fc2.bwd"]) == (3, 6, 0.001, 0.005)
+
+
+def test_files_bytes_and_functions(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    onnx.save_model(residual(), path)
+    expected = graph_from_onnx(residual(), dims={"batch": 2})
+    assert graph_from_onnx(path, dims={"batch": 2}) == expected
+    assert graph_from_onnx(str(path), dims={"batch": 2}) == expected
+    onnx.save_model(residual(), path, save_as_external_data=True, location="weights", size_threshold=0)
+    (tmp_path / "weights").unlink()
+    assert graph_from_onnx(path, dims={"batch": 2}) == expected
+    made = mlp()
+    before = made.SerializeToString()
+    graph_from_onnx(made, dims={"N": 8})
+    assert made.SerializeToString() == before
+    activation = helper.make_function("mine", "Act", ["a"], ["b"], [node("Relu", "a", "b")], made.opset_import)
+    made.functions.append(activation)
+    made.opset_import.append(helper.make_opsetid("mine", 1))
+    made.graph.node[1].CopyFrom(helper.make_node("Act", ["h"], ["r"], domain="mine"))
+    assert len(graph_from_onnx(made, dims={"N": 8}).ops) == 7
+
+
+def test_unnamed_dimensions_and_old_models_whose_weights_are_inputs() -> None:
+    made = mlp()
+    made.graph.input[0].type.tensor_type.shape.dim[0].Clear()
+    made.graph.input.append(value("w1", [3, 5]))
+    with pytest.raises(ms.InvalidInputError, match=r"give dims=\{'x\[0\]': \.\.\}"):
+        graph_from_onnx(made)
+    assert graph_from_onnx(made, dims={"x[0]": 8}).resident == graph_from_onnx(mlp(), dims={"N": 8}).resident
+
+
+def without_dims(**options: Any) -> Any:
+    return graph_from_onnx(mlp(), **options)
+
+
+def of(nodes: list[Any], inputs: list[Any] | None = None, constants: list[Any] | None = None) -> Any:
+    outputs = [nodes[-1].output[0]]
+    weights = [constant("w", (3, 3))] if constants is None else constants
+    return graph_from_onnx(model(nodes, inputs or [value("x", [3, 3])], outputs, weights))
+
+
+def branch() -> Any:
+    inner = helper.make_graph([node("Relu", "h", "z")], "inner", [], [value("z", [3, 3])])
+    return node("If", "c", "y", name="if", then_branch=inner, else_branch=inner)
+
+
+REFUSED: list[tuple[Any, str]] = [
+    (lambda: graph_from_onnx(None), "source is None; give an onnx.ModelProto"),
+    (lambda: graph_from_onnx(onnx.ModelProto()), "the model has no ops"),
+    (lambda: without_dims(), "the dimensions 'N' of the inputs have no value; give dims={'N': ..}"),
+    (lambda: without_dims(dims={"N": 0}), "dims\\['N'\\] is 0"),
+    (lambda: without_dims(dims={"N": 1, "M": 2}), "dims has 'M', which .* have not; those without a number are 'N'"),
+    (lambda: without_dims(dims={"N": 1}, device="abacus"), "device is 'abacus'; it must be one of v100, a100"),
+    (lambda: without_dims(dims={"N": 1}, device=3), "device is 3"),
+    (lambda: without_dims(dims={"N": 1}, times={"fc": 1}), "times has 'fc', which are no ops; ops are 'fc1', 'relu'"),
+    (lambda: without_dims(dims={"N": 1}, times={"fc1": -1}), r"times\['fc1'\] is -1"),
+    (lambda: without_dims(dims={"N": 1}, times={"fc1": (1, 2, 3)}), r"times\['fc1'\] is \(1, 2, 3\); it must be"),
+    (lambda: without_dims(dims={"N": 1}, batch=0), "batch is 0"),
+    (lambda: without_dims(dims={"N": 1}, name=3), "name is 3"),
+    (lambda: without_dims(dims={"N": 2**52}), r"must be at most 2\^53"),
+    (lambda: of([node("MatMul", "x q", "y", name="mm")]), "op 'mm' reads 'q', which no op before it writes"),
+    (lambda: of([node("Relu", "x", "y")]), "no output of the model depends on a parameter"),
+    (
+        lambda: of([node("MatMul", "x w", "h"), node("Mystery", "h", "y", name="m", domain="odd")]),
+        "cannot be inferred: .*odd",
+    ),
+    (lambda: of([node("MatMul", "x w", "h"), node("NonZero", "h", "y")]), "of tensor 'y' cannot be inferred"),
+    (
+        lambda: of([node("MatMul", "x w", "h"), node("Cast", "h", "c", to=9), branch()]),
+        "op '.*' is a If, which has ops",
+    ),
+    (lambda: of([node("Relu", "s", "y")], [value("s", [3], proto.STRING)]), "tensor 's' has the type string"),
+    (lambda: of([node("Relu", "x", "y")], [value("x", None)]), "input 'x' is no tensor with a number of dimensions"),
+    (
+        lambda: of([node("Relu", "x", "y")], [helper.make_tensor_sequence_value_info("x", proto.FLOAT, [3])]),
+        "input 'x' is no tensor",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "told"), REFUSED)
+def test_refused(call: Any, told: str) -> None:
+    with pytest.raises(ms.InvalidInputError, match=told):
+        call()
+
+
+def test_bad_files(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    for content in (b"", b"\x00\x01", b"hello", mlp().SerializeToString()[:-5]):
+        path.write_bytes(content)
+        with pytest.raises(ms.InvalidInputError, match=r"no ONNX model|has no ops"):
+            graph_from_onnx(path)
+    with pytest.raises(ms.InvalidInputError, match="cannot be read"):
+        graph_from_onnx(tmp_path)
+
+
+@given(st.data())
+def test_any_damage_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    content = bytearray(data.draw(st.sampled_from([mlp, residual]))().SerializeToString())
+    end = content.index(b"w1") if data.draw(st.booleans()) else len(content)
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, end - 1))] = data.draw(st.integers(0, 255))
+    path = tmp_path_factory.mktemp("onnx") / "net.onnx"
+    path.write_bytes(bytes(content))
+    with contextlib.suppress(ms.InvalidInputError):
+        graph_from_onnx(path, dims={"N": 2} if b"fc1" in content else {"batch": 2})
+
+
+def test_without_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(MemschedError, match="needs the package onnx: pip install onnx"):
+        graph_from_onnx("net.onnx")
+
+
+def test_the_example_of_the_docstring() -> None:
+    text = (graph_from_onnx.__doc__ or "").replace("# doctest: +SKIP", "")
+    test = doctest.DocTestParser().get_doctest(text, {}, "example", None, 0)
+    assert test.examples
+    assert doctest.DocTestRunner().run(test).failed == 0
+
+
+def test_the_backward_agrees_with_a_trace_by_torch() -> None:
+    """What autograd keeps of the network with a shortcut, apart from the parameters: an oracle of another kind."""
+    torch = pytest.importorskip("torch")
+
+    class Net(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv0 = torch.nn.Conv2d(3, 4, 3, padding=1, bias=False)
+            self.conv1 = torch.nn.Conv2d(4, 4, 3, padding=1, bias=False)
+            self.bn = torch.nn.BatchNorm2d(4)
+            self.fc = torch.nn.Linear(64, 10, bias=False)
+
+        def forward(self, x: Any) -> Any:
+            a = self.conv0(x)
+            s = torch.relu(self.bn(self.conv1(a))) + a
+            return self.fc(torch.nn.functional.max_pool2d(s, 2).flatten(1))
+
+    net, kept = Net(), {}
+    parameters = {one.untyped_storage().data_ptr() for one in net.parameters()}
+
+    def pack(tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters and tensor.dtype == torch.float32 and storage.nbytes() > 100:
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        net(torch.ones(2, 3, 8, 8))
+    graph = graph_from_onnx(residual(), dims={"batch": 2})
+    forward = {"x"} | {name for op in graph.ops if op["phase"] == "fwd" for name in op["writes"]}
+    late = {name for op in graph.ops if op["phase"] == "bwd" and op["name"] != "loss" for name in op["reads"]}
+    ours = {name: sizes(graph)[name] for name in forward & late}
+    assert ours.keys() == {"x", "a", "c", "r", "s", "p"}
+    assert sorted(one.nbytes() for one in kept.values()) == sorted(ours.values())
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_ops() -> None:
+    nodes = []
+    for k in range(50_000):
+        nodes.append(node("MatMul" if k % 2 else "Relu", f"t{k} w" if k % 2 else f"t{k}", f"t{k + 1}"))
+    made = model(nodes, [value("t0", ["N", 8])], ["t50000"], [constant("w", (8, 8))])
+    begin = time.perf_counter()
+    graph = graph_from_onnx(made, dims={"N": 4})
+    assert len(graph.ops) == 100_000  # the first ReLU has no backward; the loss is one
+    assert time.perf_counter() - begin < 60

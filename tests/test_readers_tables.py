@@ -1,0 +1,269 @@
+"""Chains from data frames, dicts of columns and CSV files."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import memsched as ms
+from memsched.readers.csv_files import chain_from_csv, write_chain_csv
+from memsched.readers.tables import COLUMNS, chain_from_frame, chain_to_columns
+from memsched.testing import chains
+
+TABLE: dict[str, list[Any]] = {
+    "forward_time": [None, 1.0, 2.0],
+    "backward_time": [None, 2.0, 3.0],
+    "activation": [4, 6, 5],
+}
+EXPECTED = ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5])
+CSV = "forward_time,backward_time,activation\n,,4\n1,2,6\n2,3,5\n"
+
+
+def plain(chain: ms.Chain) -> ms.Chain:
+    """The chain with what a table holds of it."""
+    columns = {key: getattr(chain, key) for key in COLUMNS[1:]}
+    return ms.Chain(**columns, names=chain.names)
+
+
+def written(path: Path, text: str | bytes) -> Path:
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+@given(chains())
+def test_a_frame_is_what_the_constructor_makes_of_its_columns(chain: ms.Chain) -> None:
+    assert chain_from_frame(chain_to_columns(chain)) == plain(chain)
+
+
+@given(chains(), st.data())
+def test_a_csv_file_holds_a_chain_exactly(
+    tmp_path_factory: pytest.TempPathFactory, chain: ms.Chain, data: st.DataObject
+) -> None:
+    names = data.draw(
+        st.lists(
+            st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0"), min_size=1),
+            min_size=chain.n,
+            max_size=chain.n,
+        )
+    )
+    names = [name if name.strip() else f"stage {k}" for k, name in enumerate(names, 1)]
+    chain = ms.Chain(**{key: getattr(chain, key) for key in COLUMNS[1:]}, names=names)
+    path = tmp_path_factory.mktemp("csv") / "chain.csv"
+    write_chain_csv(path, chain)
+    assert chain_from_csv(path) == chain
+
+
+@settings(max_examples=20)
+@given(chains(), st.sampled_from(["pandas", "polars"]))
+def test_data_frames(chain: ms.Chain, library: str) -> None:
+    frames = pytest.importorskip(library)
+    assert chain_from_frame(frames.DataFrame(chain_to_columns(chain))) == plain(chain)
+
+
+def test_pandas_reads_the_same_from_a_file_as_we_do(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    chain = plain(ms.profiles.load("resnet50-224-b32"))
+    write_chain_csv(tmp_path / "chain.csv", chain)
+    frame = pandas.read_csv(tmp_path / "chain.csv")
+    assert chain_from_frame(frame) == chain == chain_from_csv(tmp_path / "chain.csv", name="chain")
+    assert chain_from_frame(frame.astype({"saved": "Int64", "name": "string"})) == chain
+    assert chain_from_frame(frame[frame.columns[::-1]]) == chain
+
+
+def test_a_dict_of_arrays() -> None:
+    table = {key: np.array(column, dtype=float) for key, column in TABLE.items()}
+    assert chain_from_frame(table) == EXPECTED
+
+
+@pytest.mark.parametrize("empty", [None, math.nan, "", " ", np.nan])
+def test_empty_cells_and_defaults(empty: Any) -> None:
+    table = {
+        "name": [empty, "conv", 7],
+        **{key: [empty, *column[1:]] for key, column in TABLE.items() if key != "activation"},
+        "activation": TABLE["activation"],
+        "gradient": [empty, empty, 2],
+        "saved": [empty, 9, empty],
+        "forward_overhead": [empty, 1, 2],
+        "transient_overhead": [empty, empty, 5],
+        "backward_overhead": [empty, empty, 3],
+    }
+    made = chain_from_frame(table, name="net", resident="1kB", provenance={"source": "by hand"})
+    assert made == ms.Chain(
+        [1, 2],
+        [2, 3],
+        [4, 6, 5],
+        [0, 6, 2],
+        saved=[9, 5],
+        forward_overhead=[1, 2],
+        transient_overhead=[4, 5],
+        backward_overhead=[0, 3],
+        names=["conv", "7"],
+        name="net",
+        resident=1000,
+        provenance={"source": "by hand"},
+    )
+
+
+def test_texts_with_units() -> None:
+    table = {
+        "forward_time": ["", "1 ms", "2e-3"],
+        "backward_time": ["", "2 ms", "3000us"],
+        "activation": ["4KiB", "6 kB", "5"],
+        "gradient": ["4KiB", "", "1"],
+    }
+    assert chain_from_frame(table) == ms.Chain([1e-3, 2e-3], [2e-3, 3e-3], [4096, 6000, 5], [4096, 6000, 1])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CSV,
+        CSV.replace("\n", "\r\n"),
+        CSV.replace(",", ";"),
+        CSV.replace(",", "\t"),
+        "\ufeff" + CSV,
+        "\n\n" + CSV.replace("\n", "\n\n"),
+        CSV.replace("\n1", "\n , ,\n1"),
+        '"forward_time", backward_time ,"activation"\n"",,4\n"1","2",6\n2, 3 ,5',
+        CSV.replace(",4", ",4 B").replace("1,2,6", "1 s,2000ms,6B"),
+    ],
+)
+def test_forms_of_csv_files(text: str, tmp_path: Path) -> None:
+    assert chain_from_csv(written(tmp_path / "c.csv", text), name="chain") == EXPECTED
+
+
+def test_the_file_names_the_chain(tmp_path: Path) -> None:
+    path = written(tmp_path / "my net.v2.csv", CSV)
+    assert chain_from_csv(path).name == "my net.v2"
+    assert chain_from_csv(str(path), name="n", resident=7).resident == 7
+
+
+def test_names_that_a_spreadsheet_takes_for_formulas(tmp_path: Path) -> None:
+    names = ["=1+1", "'=1+1", "@x", "it's"]
+    chain = ms.Chain([1] * 4, [1] * 4, [1] * 5, [1] * 5, names=names)
+    write_chain_csv(tmp_path / "c.csv", chain)
+    assert "\n'=1+1," in (tmp_path / "c.csv").read_text()
+    assert list(chain_from_csv(tmp_path / "c.csv").names) == names
+
+
+BAD_FILES = {
+    "": "is empty; its first line must name the columns",
+    "\n \n": "is empty",
+    "forward_time\n1\n": "lacks the columns 'backward_time', 'activation'; known ones are name, forward_time",
+    CSV.replace("activation", "activations,size"): "has the unknown columns 'activations', 'size'; known ones are",
+    CSV.replace("forward_time,", "forward_time,backward_time,"): "has the columns 'backward_time' twice",
+    CSV.replace(",,4\n", ""): "has no row for the input of the network; put it before the stages",
+    CSV.partition("\n")[0]: "has no row for the input",
+    CSV.partition("1")[0]: "forward_time",  # the input alone
+    CSV.replace("1,2,6", "1,2"): "line 3 has 2 cells; it must have 3",
+    CSV.replace("1,2,6", "1,2,6,7"): "line 3 has 4 cells",
+    CSV.replace("2,3,5", "2,3 mss,5"): "line 4: backward_time is '3 mss'",
+    CSV.replace("2,3,5", "2,-3,5"): "line 4: backward_time is '-3'",
+    CSV.replace("2,3,5", "nan,3,5"): "line 4: forward_time is 'nan'",
+    CSV.replace("2,3,5", "inf,3,5"): "line 4: forward_time is 'inf'",
+    CSV.replace("2,3,5", "2,3,5.5"): "line 4: activation is '5.5', which is not a whole number of bytes",
+    CSV.replace("2,3,5", "2,3,5 GBs"): "line 4: activation is '5 GBs'",
+    CSV.replace("2,3,5", "2,3,"): "line 4: activation is empty",
+    CSV.replace("2,3,5", ",3,5"): "line 4: forward_time is empty",
+    CSV.replace("2,3,5", "2,3,99999999999999999999"): "line 4: activation is '99999999999999999999', which is more",
+    CSV.replace(",,4", ",,"): "has no row for the input",
+    CSV.replace("activation\n,,4", "activation,saved\n,,4,4").replace("6\n", "6,6\n").replace(",5", ",5,5"): (
+        "line 2: saved is '4'; it must be empty"
+    ),
+    CSV.replace("activation\n,,4", "activation,saved\n,,4,").replace("6\n", "6,3\n").replace(",5", ",5,5"): (
+        r"saved\[0\] is 3, less than"
+    ),
+    CSV.replace("1,2", '"1,2'): "line ",
+    CSV + "x" * 200_000: "line 5 cannot be read: field larger than",
+}
+
+
+@pytest.mark.parametrize("text", BAD_FILES)
+def test_bad_files(text: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "c.csv", text)
+    with pytest.raises(ms.InvalidInputError, match=f"^'{re.escape(str(path))}'.*{BAD_FILES[text]}"):
+        chain_from_csv(path)
+
+
+@pytest.mark.parametrize("content", [CSV.encode("utf-16"), b"\xff\xfe\x00", b"\x00" * 10, CSV.encode() + b"\x00"])
+def test_files_that_are_no_text(content: bytes, tmp_path: Path) -> None:
+    with pytest.raises(ms.InvalidInputError, match=r"c\.csv'"):
+        chain_from_csv(written(tmp_path / "c.csv", content))
+
+
+@given(st.text(st.sampled_from("forward_timeback,activ\n\r\t;\"' 13.-=\0")) | st.text())
+def test_any_text_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    path = tmp_path_factory.mktemp("csv") / "c.csv"
+    for content in (text, CSV + text, text + CSV, CSV.replace("2,6", text)):
+        path.write_bytes(content.encode("utf-8", "surrogatepass"))
+        with contextlib.suppress(ms.InvalidInputError):
+            chain_from_csv(path)
+
+
+BAD_FRAMES: list[tuple[Any, str]] = [
+    (None, "frame is None; it must be a data frame"),
+    ([[1]], "it must be a data frame"),
+    ("table.csv", "it must be a data frame"),
+    ({}, "lacks the columns 'forward_time', 'backward_time', 'activation'"),
+    ({**TABLE, 3: [1]}, "unknown columns '3'"),
+    ({**TABLE, "saved": [None]}, "have different lengths"),
+    ({**TABLE, "saved": 3}, "column 'saved' of the frame is 3; it must be a list"),
+    ({**TABLE, "saved": [None, 9, 4]}, r"saved\[1\] is 4, less than"),
+    ({key: column[:0] for key, column in TABLE.items()}, "has no row for the input"),
+    ({**TABLE, "activation": [4, 6, True]}, "row 2: activation is True"),
+    ({**TABLE, "activation": [4, 6, 5.5]}, "row 2: activation is 5.5"),
+    ({**TABLE, "activation": [4, 6, None]}, "row 2: activation is empty"),
+    ({**TABLE, "activation": [None, 6, 5]}, "row 0: activation is empty"),
+    ({**TABLE, "forward_time": [None, 1, [2]]}, r"row 2: forward_time is \[2\]"),
+    ({**TABLE, "forward_time": [0, 1, 2]}, "has no row for the input"),
+    ({**TABLE, "forward_time": [None, 1, -2]}, "row 2: forward_time is -2"),
+    ({**TABLE, "name": ["x", "y", object]}, "row 2: name is <class 'object'>"),
+    ({**TABLE, "name": ["x", "y", "\ud800"]}, "row 2: name is "),
+    ({**TABLE, "name": ["x", "y", math.inf]}, "row 2: name is inf"),
+]
+
+
+@pytest.mark.parametrize(("frame", "told"), BAD_FRAMES)
+def test_bad_frames(frame: Any, told: str) -> None:
+    with pytest.raises(ms.InvalidInputError, match=told):
+        chain_from_frame(frame)
+
+
+def test_pandas_may_have_a_column_twice() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        [[None, None, 4, 4]], columns=["forward_time", "backward_time", "activation", "activation"]
+    )
+    with pytest.raises(ms.InvalidInputError, match="has the columns 'activation' twice"):
+        chain_from_frame(frame)
+
+
+def test_a_lazy_frame_is_refused() -> None:
+    polars = pytest.importorskip("polars")
+    frame = polars.LazyFrame(chain_to_columns(EXPECTED))
+    with (
+        pytest.warns(polars.exceptions.PerformanceWarning),
+        pytest.raises(ms.InvalidInputError, match="cannot be read"),
+    ):
+        chain_from_frame(frame)
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_rows(tmp_path: Path) -> None:
+    n = 100_000
+    chain = ms.Chain(
+        np.arange(n) / 7, np.ones(n), np.arange(n + 1), np.arange(n + 1), names=[f"s{k}" for k in range(n)]
+    )
+    begin = time.perf_counter()
+    write_chain_csv(tmp_path / "chain.csv", chain)
+    assert chain_from_csv(tmp_path / "chain.csv") == chain
+    assert time.perf_counter() - begin < 30
