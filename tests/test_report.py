@@ -447,6 +447,7 @@ def test_a_study_runs_all_planners_of_the_problem() -> None:
     rows = data_of(text)["tables"]["planners-0"]["rows"]
     assert rows[0][:2] == ["greedy", RESULT.makespan]
     assert rows[0][-1] == "this plan"
+    assert len({row[0] for row in rows}) == len(rows)
     makespans = [row[1] for row in rows[1:] if row[1] is not None]
     assert makespans == sorted(makespans)
     for row in rows[1:]:

@@ -144,7 +144,7 @@ def test_it_draws_and_the_figures_are_those_of_the_result(opened: Any, report: P
         assert shown[repr(value)] == format_seconds(value)
     assert shown[str(result.peak_memory)] == format_bytes(result.peak_memory)
     assert shown[str(result.timeline.bytes_out)] == format_bytes(result.timeline.bytes_out)
-    assert page.locator("h2").inner_text() == "pofo on resnet18-224-b32"
+    assert page.locator("h1").inner_text() == "pofo on resnet18-224-b32"
     assert "% of any plan" in page.locator(".verdict").inner_text()
     for figure in ("timeline", "lifetimes", "frontier"):
         assert page.locator(f".figure.{figure} .main-svg").count() > 0
@@ -252,6 +252,22 @@ def test_resting_on_a_bar_says_what_it_is(opened: Any, report: Path, result: ms.
     assert one.point(".timeline", factor * figures["until"] * 1.004, 1) == ""
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("kind", ["one result", "two results", "a sweep"])
+def test_axe_finds_nothing(browser: Any, result: ms.Result, tmp_path: Path, kind: str, scheme: str) -> None:
+    """What screen readers need: headings in order, roles, names, contrast."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    path = tmp_path / "page.html"
+    if kind == "a sweep":
+        write_sweep_report(sweep_rows(40), path)
+    else:
+        write_report([result] if kind == "one result" else [result, replace(result)], path, compare=False)
+    seen = Opened(browser, path, color_scheme=scheme)
+    found = axe.run(seen.page).response["violations"]
+    seen.context.close()
+    assert [(one["id"], one["help"]) for one in found] == []
+
+
 def luminance(colour: str) -> float:
     parts = [float(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
@@ -330,7 +346,7 @@ def test_wicked_names_stay_text(opened: Any, tmp_path: Path) -> None:
     path = tmp_path / "wicked.html"
     write_report([result, ms.rotor(SMALL, 33)], path, compare=True, time_limit=0.0)
     one = opened(path)
-    assert one.page.locator("h2").first.inner_text() == f"by {WICKED} on toy {WICKED}"
+    assert one.page.locator(".head h2").first.inner_text() == f"by {WICKED} on toy {WICKED}"
     assert one.page.locator("script").count() == 3
     assert one.page.locator("main img, main script").count() == 0
     assert one.page.locator(".result").nth(1).is_hidden()

@@ -150,8 +150,13 @@ def _cells(outcome: Result | MemschedError, ideal: float) -> list[Any]:
 
 
 def comparison_table(name: str, result: Result, summary: Summary, outcomes: Outcomes) -> Table:
-    """The result first, then the other planners: fastest first, those without a plan last."""
-    others = sorted(outcomes.items(), key=lambda one: one[1].makespan if isinstance(one[1], Result) else math.inf)
+    """The result first, then the other planners: fastest first, those without a plan last.
+
+    Its own planner has a second row only where other options make a faster plan.
+    """
+    times = {planner: one.makespan if isinstance(one, Result) else math.inf for planner, one in outcomes.items()}
+    others = [one for one in outcomes.items() if one[0] != result.planner or times[one[0]] < result.makespan]
+    others.sort(key=lambda one: times[one[0]])
     rows = [[result.planner, *_cells(result, summary.ideal)[:-1], "this plan"]]
     rows += [[planner, *_cells(outcome, summary.ideal)] for planner, outcome in others]
     return Table(name=name, columns=_COLUMNS, rows=rows, marked=(0,))

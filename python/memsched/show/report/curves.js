@@ -54,11 +54,13 @@ class Curves extends Picture {
     const all = [...this.lines, ...this.marks];
     writeLegend(this.div, all.map((line) => [line.css, line.name, line.mode === "markers" ? "" : line.dash ? "line dash" : "line"]));
     [...this.div.previousElementSibling.children].forEach((entry, at) => {
-      entry.tabIndex = 0;
-      entry.role = "button";
-      entry.style.cursor = "pointer";
+      const button = document.createElement("button");
+      button.type = "button";
+      button.ariaPressed = String(!this.hidden.has(all[at].name));
+      button.append(...entry.childNodes);
+      entry.append(button);
       entry.style.opacity = this.hidden.has(all[at].name) ? "0.4" : "1";
-      entry.addEventListener("click", () => {
+      button.addEventListener("click", () => {
         if (!this.hidden.delete(all[at].name)) this.hidden.add(all[at].name);
         this.draw();
       });

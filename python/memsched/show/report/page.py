@@ -86,7 +86,7 @@ def frame(content: str, version: str) -> str:
 def card(title: str, content: str, note: str = "") -> str:
     """A section of a page; the title is plain text, the rest HTML."""
     said = f'<p class="note">{note}</p>' if note else ""
-    return f'<section class="card"><h3>{escape(title)}</h3>{said}{content}</section>'
+    return f'<section class="card"><h2>{escape(title)}</h2>{said}{content}</section>'
 
 
 def figure(kind: str, of: int | str) -> str:

@@ -135,17 +135,18 @@ def _short(value: object, most: int = 80) -> str:
 
 
 def _section(
-    at: int, result: Result, summary: Summary, uses: list[TensorUse], study: Study | None
+    at: int, result: Result, summary: Summary, uses: list[TensorUse], study: Study | None, level: str
 ) -> tuple[str, list[Table]]:
-    """One result as HTML, and its tables."""
+    """One result as HTML, below a heading of this level, and its tables."""
     keys = ("name", "role", "bytes", "fate", "written", "offloaded", "prefetched", "freed", "runs")
     rows = [[getattr(use, key) for key in keys] for use in uses]
     tensors = Table(name=f"tensors-{at}", columns=_TENSORS, rows=rows)
     kinds = _kind_table(f"kinds-{at}", result)
     tables = [tensors, kinds]
     shown_round = " Of a plan in rounds, the first round is shown." if summary.rounds > 1 else ""
+    title = f"{escape(result.planner)} <span>on {escape(name_of(result.problem))}</span>"
     parts = [
-        f'<div class="head"><h2>{escape(result.planner)} <span>on {escape(name_of(result.problem))}</span></h2>'
+        f'<div class="head"><{level}>{title}</{level}>'
         f'<p class="verdict {summary.standing}">{verdict(result, summary)}</p></div>',
         f'<div class="tiles">{tiles(result, summary)}</div>',
         f'<details class="card facts"><summary>More about this plan</summary>{_details(result)}</details>',
@@ -247,7 +248,7 @@ def results_page(results: Sequence[Result], studies: Sequence[Study | None]) -> 
     uses = [tensor_uses(result) for result in results]
     sections, tables = [], []
     for at, parts in enumerate(zip(results, summaries, uses, studies, strict=True)):
-        section, found = _section(at, *parts)
+        section, found = _section(at, *parts, "h1" if len(results) == 1 else "h2")
         sections.append(section)
         tables += found
     head = ""

@@ -110,7 +110,8 @@ def described_link(device: Device) -> str:
 def tile(title: str, value: str, note: str, share: float | None = None) -> str:
     """A figure with its title and meaning; `share`, of a whole, is drawn as a meter."""
     meter = "" if share is None else f'<div class="meter"><i style="width:{100 * min(1.0, share):.2f}%"></i></div>'
-    return f'<div class="tile"><h4>{title}</h4><p class="value">{value}</p>{meter}<p class="sub">{note}</p></div>'
+    words = f'<p class="title">{title}</p><p class="value">{value}</p>{meter}<p class="sub">{note}</p>'
+    return f'<div class="tile">{words}</div>'
 
 
 def tiles(result: Result, summary: Summary) -> str:
