@@ -199,7 +199,7 @@ class TestProgram:
         with pytest.raises(SystemExit) as ended:
             main()
         assert ended.value.code == 1
-        assert capsys.readouterr().err == "error: the command line needs click; install memsched[cli]\n"
+        assert capsys.readouterr().err == "error: the command line needs click; pip install 'memsched[cli]'\n"
 
 
 class TestProfiles:

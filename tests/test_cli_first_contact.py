@@ -303,3 +303,21 @@ class TestCompletion:
     def test_files(self) -> None:
         for words in (("plan", "./c"), ("simulate", "r"), ("plan", "x", "-o", "r"), ("sweep", "s")):
             assert self.completed(*words) == [f"file,{words[-1]}"]
+
+
+@pytest.mark.parametrize("name", ["plan.png", "plan.SVG", "plan.html"])
+def test_a_plan_is_not_written_over_a_picture(name: str) -> None:
+    Path(name).write_text("a picture")
+    assert "would be JSON" in run(f"plan {SMALL} -m 40% -o {name}", status=2).stderr
+    assert Path(name).read_text() == "a picture"
+
+
+def test_a_share_of_a_byte_was_meant_as_percent() -> None:
+    assert 'less than a byte; did you mean "40%"?' in run(f"plan {SMALL} -m 0.4", status=2).stderr
+
+
+def test_rows_of_a_sweep_need_no_file() -> None:
+    spec = f'problems = ["{SMALL}"]\nplanners = ["greedy"]\nmemory = ["40%"]\n'
+    Path("spec.toml").write_text(spec)
+    assert run("sweep spec.toml --csv").stdout.count("\n") == 2
+    assert json.loads(run("sweep spec.toml --json").stdout)["rows"]

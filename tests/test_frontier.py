@@ -194,3 +194,11 @@ def test_auto_recomputes_where_that_is_better_and_offloads_where_that_is() -> No
     assert fast.recomputed == ()
     assert fast.offloaded
     assert slow.makespan > fast.makespan
+
+
+def test_a_time_limit_for_each_point_is_no_worse_than_one_for_a_single_plan() -> None:
+    """The shared table of all points took longer than that, and the last resort was shown as the plan."""
+    chain = ms.profiles.load("resnet101-224-b32")
+    found = ms.frontier(chain, "12.2GB/s", planner="pofo", points=3, time_limit=0.2)
+    single = ms.pofo(chain, int(found.memory[0]), 12.2e9, time_limit=0.05)
+    assert found.makespan[0] <= 1.05 * single.makespan

@@ -783,4 +783,4 @@ class TestCommand:
     def test_without_plotly(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("plotly", "plotly.offline"):
             monkeypatch.setitem(sys.modules, name, None)
-        assert "install memsched[report]" in run("g.json", "-o", "r.html", status=1)
+        assert "pip install 'memsched[report]'" in run("g.json", "-o", "r.html", status=1)

@@ -228,3 +228,10 @@ def test_a_model_that_cannot_be_profiled() -> None:
 def test_a_spec_with_autocast() -> None:
     with pytest.raises(InvalidInputError, match="bf16 or fp16"):
         profile_spec("torchvision:resnet18", autocast="fp8")
+
+
+@pytest.mark.parametrize(("input", "said"), [("2x1x64x64", "3 channels"), ("2,3,64,64", "positional arguments")])
+def test_what_the_model_cannot_take_is_one_sentence(input: str, said: str) -> None:
+    with pytest.raises(ms.InvalidInputError, match=f"resnet18 cannot run on 2.*{said}.*sizes are written as") as caught:
+        profile_spec("torchvision:resnet18", input, device="v100:pcie3")
+    assert "\n" not in str(caught.value)

@@ -26,7 +26,7 @@ def main() -> None:
         import click  # noqa: F401
         import rich  # noqa: F401
     except ImportError as error:
-        print(f"error: the command line needs {error.name}; install memsched[cli]", file=sys.stderr)
+        print(f"error: the command line needs {error.name}; pip install 'memsched[cli]'", file=sys.stderr)
         sys.exit(1)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)

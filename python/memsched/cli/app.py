@@ -36,7 +36,7 @@ memsched-graph/1 or memsched-family/1 file, a table of stages (.csv) or a model 
 plan that `memsched plan` saved. "-" reads the standard input.
 
 Sizes: 8GiB (1024^3), 12GB (1000^3), 500MB, 1e9 or plain bytes. A memory may also be 40%: 0% is the least
-that any plan without recomputation needs, 100% is where the plain run fits. Bandwidths: 12GB/s, 12.2e9, inf
+of any plan without recomputation, 100% is where the plain run fits. Bandwidths: 12GB/s, 12.2e9, inf
 (a free link), 0 (no link).
 """
 

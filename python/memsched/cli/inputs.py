@@ -278,6 +278,13 @@ def check_writable(path: str) -> str:
     return path
 
 
+def check_json(path: str) -> str:
+    """The same for a document; a name of a picture or a page is a mistake."""
+    if Path(path).suffix.lower() in (".png", ".svg", ".pdf", ".jpg", ".html", ".htm"):
+        raise InvalidInputError(f"'{path}' would be JSON, and is named as a picture; plot and report draw a saved plan")
+    return check_writable(path)
+
+
 def check_picture(path: str) -> str:
     """The same for a picture, whose suffix must be known."""
     check_suffix(path)

@@ -99,8 +99,8 @@ def planner_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command()
 @inputs.problem_argument
-@inputs.file_option("-o", "--output", help="Save the result: plan, problem, device, timeline.")
-@inputs.file_option("--plan-only", help="Save the bare plan (memsched-plan/1).")
+@inputs.file_option("-o", "--output", check=inputs.check_json, help="Save the result: plan, problem, device, timeline.")
+@inputs.file_option("--plan-only", check=inputs.check_json, help="Save the bare plan (memsched-plan/1).")
 @inputs.quiet_option
 @inputs.json_option
 @inputs.machine_options

@@ -77,7 +77,7 @@ def _dask(address: str) -> Iterator[Executor]:
     try:
         import distributed
     except ImportError as error:
-        raise InvalidInputError(f"--dask needs {error.name}, which is not installed; install memsched[dask]") from error
+        raise InvalidInputError(f"--dask needs {error.name}; pip install 'memsched[dask]'") from error
     try:
         client = distributed.Client(address, timeout=10)
     except (OSError, ValueError) as error:
@@ -160,7 +160,7 @@ def _check_plot(path: str) -> str:
 def _check_modules(path: str, *names: str) -> None:
     for name in names:
         if importlib.util.find_spec(name) is None:
-            raise InvalidInputError(f"'{path}' needs {name}, which is missing; install memsched[cli,sweep]")
+            raise InvalidInputError(f"'{path}' needs {name}, which is missing; pip install 'memsched[cli,sweep]'")
 
 
 @click.command()
@@ -210,8 +210,8 @@ def sweep(
     """
     if processes and scheduler is not None:
         raise click.UsageError("give --processes or --dask, not both")
-    if store is None and output is None:
-        raise click.UsageError("nothing would be kept; give --store FILE, or -o FILE, or both")
+    if store is None and output is None and not (as_json or as_csv):
+        raise click.UsageError("nothing would be kept; give --store FILE, -o FILE, --csv or --json")
     wanted = read_spec(inputs.check_input(spec))
     for problem in wanted.problems:
         if name_in(problem) is None:

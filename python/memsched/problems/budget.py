@@ -40,10 +40,21 @@ def parse_memory(value: str | float, problem: Problem, what: str = "the memory")
     >>> parse_memory("0%", chain), parse_memory("50%", chain), parse_memory("100 B", chain)
     (16, 18, 100)
     """
+    share = checks.as_float(value) if checks.is_number(value) else _plain(value)
+    if 0 < share < 1:
+        raise InvalidInputError(f'{what} is {shown(value)}, less than a byte; did you mean "{100 * share:g}%"?')
     if not isinstance(value, str) or not value.rstrip().endswith("%"):
         return parse_bytes(value, what, MEMORY_FORMS)
     least, most = least_memory(problem), peak_memory(problem)
     return whole_bytes(least + parse_share(value, what) * (most - least), what, value, MEMORY_FORMS)
+
+
+def _plain(text: str | float) -> float:
+    """A text that is a number alone; else nan."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def memory_percent(memory: int, problem: Problem) -> float | None:
@@ -68,12 +79,9 @@ def make_device(
     given. A link that takes hours for the problem is told by a warning, as its unit is missing.
     """
     changes: dict[str, Any] = {}
-    share = checks.as_float(memory)
-    if 0 < share < 1:
-        raise InvalidInputError(f'M is {shown(memory)}, less than a byte; did you mean "{100 * share:g}%"?')
     if memory is not None:
-        changes["memory"] = parse_memory(memory, problem, "M") if isinstance(memory, str) else memory
-        changes["memory"] = checks.size("M", changes["memory"], 1)
+        text = isinstance(memory, str) or 0 < checks.as_float(memory) < 1
+        changes["memory"] = checks.size("M", parse_memory(memory, problem, "M") if text else memory, 1)
     if bandwidth is not None:
         changes["d2h"] = changes["h2d"] = quantities.bandwidth("beta", bandwidth)
         _warn_if_slow(problem, changes["d2h"])

@@ -58,6 +58,8 @@ def chain_from_csv(
     >>> chain.name, chain.forward_time.tolist(), chain.activation.tolist(), chain.gradient.tolist()
     ('small', [0.001, 0.002], [4, 6, 5], [0, 6, 5])
     """
+    if hasattr(path, "columns") or isinstance(path, dict):
+        raise InvalidInputError(f"path is a {type(path).__name__}; Chain.from_frame takes tables")
     where = f"'{path_of(path)}'"
     header, rows = _csv_rows(read_text(path, encoding="utf-8-sig"), where)
     check_header(header, where)

@@ -146,7 +146,9 @@ def _set_dimensions(inputs: list[Any], dims: Mapping[str, int] | None) -> None:
     missing, unknown = [name for name in asked if name not in given], [name for name in given if name not in asked]
     if missing:
         form = ", ".join(f"'{name}': .." for name in missing)
-        raise InvalidInputError(f"the dimensions {listed(missing)} of the inputs have no value; give dims={{{form}}}")
+        raise InvalidInputError(
+            f"the dimensions {listed(missing)} of the inputs have no value; give Graph.from_onnx dims={{{form}}}"
+        )
     if unknown:
         there = f"those without a number are {listed(asked)}" if asked else "all of its dimensions have numbers"
         raise InvalidInputError(f"dims has {listed(unknown)}, which the inputs of the model have not; {there}")

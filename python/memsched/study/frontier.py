@@ -163,7 +163,7 @@ def frontier(
     if slots is not None:
         slots = checks.count("slots", slots, 1, 1_000_000)
     run = found.plan
-    if found.with_table is not None and isinstance(problem, Chain):
+    if found.with_table is not None and isinstance(problem, Chain) and not time_limit:  # its table takes long to make
         capacity = max(1, min(memories[-1], peak_memory(problem)) - problem.resident)
         count = slots or min(MOST_SLOTS, most_slots(problem))
         table = make_table(problem, capacity, count, threads=checks.count("threads", threads, 0, 1024))

@@ -89,7 +89,7 @@ class Tabular(ABC):
 
 def needed(package: str, extra: str) -> Any:
     """A package that tables need; InvalidInputError if it is not installed."""
-    missing = f"the table needs {package}, which is not installed; install memsched[{extra}]"
+    missing = f"the table needs {package}, which is not installed; pip install 'memsched[{extra}]'"
     return optional(package, InvalidInputError(missing))
 
 

@@ -13,7 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memsched._core import Chain
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, MemschedError
 from memsched.torch import zoo
 from memsched.torch.chain_of import Bytes, stages_of
 from memsched.torch.compiled.as_graph import Visit, held_by_caller
@@ -126,8 +126,20 @@ def profile_spec(
     casting = torch.autocast(where, dtype=AUTOCASTS[autocast]) if autocast else contextlib.nullcontext()
     built = zoo.build(model, input, seed=seed, device=where, fake=FakeTensorMode(allow_non_fake_inputs=True))
     shapes = ["x".join(map(str, arg.shape)) for arg in built.args if isinstance(arg, torch.Tensor)]
-    with casting:
-        return profile(built.model, built.args, device=device, name="-".join([built.name, *shapes]))
+    try:
+        with casting:
+            return profile(built.model, built.args, device=device, name="-".join([built.name, *shapes]))
+    except MemschedError:
+        raise
+    except Exception as error:  # of any kind: the model's own
+        first: BaseException = error
+        while (cause := first.__cause__ or first.__context__) is not None:
+            first = cause
+        said, given = str(first).strip().partition("\n")[0][:300], " and ".join(shapes)
+        raise InvalidInputError(
+            f"{model} cannot run on {given or 'no input'}: {said or type(first).__name__}; sizes are written as in "
+            "32x3x224x224, and a comma stands between inputs"
+        ) from error
 
 
 def _only_graph(seen: Look, model: torch.nn.Module) -> Visit:

@@ -63,7 +63,7 @@ def new_figure(path: str | os.PathLike[str] | None) -> Figure:
     """An empty figure, for a picture to be saved at `path`; MemschedError if matplotlib is not installed."""
     if path is not None:
         check_suffix(path)
-    optional("matplotlib.backends.backend_agg", MemschedError("plots need matplotlib; install memsched[plot]"))
+    optional("matplotlib.backends.backend_agg", MemschedError("plots need matplotlib; pip install 'memsched[plot]'"))
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

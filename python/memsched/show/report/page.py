@@ -34,7 +34,7 @@ def _asset(name: str) -> str:
 
 def check_plotly() -> Any:
     """The module plotly.offline; MemschedError if plotly is not installed."""
-    return optional("plotly.offline", MemschedError("reports need plotly; install memsched[report]"))
+    return optional("plotly.offline", MemschedError("reports need plotly; pip install 'memsched[report]'"))
 
 
 def _script(text: str) -> tuple[str, str]:

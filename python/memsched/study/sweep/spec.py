@@ -80,7 +80,7 @@ def _toml(text: str, where: str) -> dict[str, Any]:
         try:
             import tomli as tomllib
         except ImportError as error:
-            raise InvalidInputError(f"{where} needs tomli with Python 3.10; install memsched[sweep]") from error
+            raise InvalidInputError(f"{where} needs tomli with Python 3.10; pip install 'memsched[sweep]'") from error
     if len(text) > _MOST_LETTERS:
         raise InvalidInputError(
             f"{where} has {len(text)} characters, and a description has at most {_MOST_LETTERS}; "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from memsched.errors import InvalidInputError, shown
 from memsched.planners.registry import check_planner
 from memsched.support import checks, quantities
-from memsched.support.units import parse_bandwidth, parse_bytes
+from memsched.support.units import MEMORY_FORMS, parse_bandwidth, parse_bytes
 from memsched.torch.machines import machine
 
 MODES = ("eager", "inductor")
@@ -71,7 +71,7 @@ def read_options(given: Mapping[str, Any] | None) -> Options:
             f"optimizer is {shown(options.optimizer)}; it must be an Optimizer, or bytes of its state"
         )
     if not (isinstance(options.budget, str) and options.budget.rstrip().endswith("%")):
-        parse_bytes(options.budget, "budget")
+        parse_bytes(options.budget, "budget", MEMORY_FORMS)
     checks.choice("mode", options.mode, MODES)
     if options.device != "here":
         machine(options.device)
@@ -81,5 +81,4 @@ def read_options(given: Mapping[str, Any] | None) -> Options:
         parse_bytes(options.host_memory, "host_memory")
     parse_bytes(options.reserve, "reserve")
     check_planner(options.planner)
-    quantities.time_limit(options.time_limit)
-    return options
+    return replace(options, time_limit=quantities.time_limit(options.time_limit))

@@ -18,7 +18,7 @@ from memsched.problems.budget import parse_memory
 from memsched.result import Result
 from memsched.study.compare import plan as plan_graph
 from memsched.support.documents import Document, fields, plain
-from memsched.support.units import format_bytes, parse_bandwidth, parse_bytes
+from memsched.support.units import format_bytes, parse_bandwidth, parse_bytes, told_budget
 from memsched.torch.compiled import cache
 from memsched.torch.compiled.as_graph import LEAVE, Resident, Visit, in_order, step_graph
 from memsched.torch.compiled.options import Options
@@ -161,7 +161,8 @@ def _solve(graph: Graph, device: Device, options: Options, *, quick: bool = Fals
 def _too_small(graph: Graph, memory: int, reason: str, needed: int) -> InfeasibleError:
     held = format_bytes(graph.resident)
     return InfeasibleError(
-        f"the budget of {format_bytes(memory)} is too small for the step: {held} are held by the caller, and {reason}",
+        f"the budget of {told_budget(memory, needed)} is too small for the step: {held} are held by the caller, and "
+        f"{reason}",
         needed,
     )
 
