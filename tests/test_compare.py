@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -123,3 +124,16 @@ def test_every_planner_is_asked_or_has_a_reason(problem: ms.Chain | ms.Graph) ->
         refused = isinstance(by_name, ms.InvalidInputError)
         assert refused == (reason == "it takes chains"), name
         assert refused or "run only by name" in reason
+
+
+@pytest.mark.parametrize("call", [ms.plan, ms.compare])
+@pytest.mark.parametrize("mark", ["%", "autoswap"])
+def test_what_progress_raises_reaches_the_caller(call: Callable[..., Any], mark: str) -> None:
+    """An error of memsched's own, too, which is none of the planner."""
+
+    def late(line: str) -> None:
+        if mark in line.partition(";")[0]:
+            raise ms.InvalidInputError("my own")
+
+    with pytest.raises(ms.InvalidInputError, match="my own"):
+        call(ms.profiles.load("resnet18-224-b32"), "40%", "12GB/s", progress=late)

@@ -139,3 +139,21 @@ def test_documents_are_as_strict_as_before() -> None:
 def test_all_missing_keys_are_told_at_once() -> None:
     with pytest.raises(ms.InvalidInputError, match="lacks 'backward_time', 'activation', 'gradient'"):
         ms.Chain.from_json({"format": "memsched-chain/1", "forward_time": [1]})
+
+
+def test_units_as_spreadsheets_and_keyboards_write_them() -> None:
+    assert ms.Device("5\u00a0MB", "1\u202fGB/s", latency="1 \u03bcs") == ms.Device(5e6, 1e9, latency="1 \u00b5s")
+    for bits in ("12Kb/s", "12kb/s", "12b/s"):
+        with pytest.raises(ms.InvalidInputError, match="bits"):
+            ms.Device(1, bits)
+
+
+@pytest.mark.parametrize("value", ["nan", -1, "1 min", "", "-1"])
+def test_limits_are_checked_where_a_planner_hands_on(value: Any) -> None:
+    with pytest.raises(ms.InvalidInputError):
+        ms.vdnn(GRAPH, "100%", "64MB/s", time_limit=value)
+
+
+def test_no_pieces_is_the_same_in_words() -> None:
+    for planner in (ms.vdnn, ms.tflms):
+        same(planner(GRAPH, "100%", "64MB/s", chunk="none"), planner(GRAPH, "100%", "64MB/s"))

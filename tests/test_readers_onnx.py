@@ -400,7 +400,7 @@ def test_unnamed_dimensions_and_old_models_whose_weights_are_inputs() -> None:
     made = mlp()
     made.graph.input[0].type.tensor_type.shape.dim[0].Clear()
     made.graph.input.append(value("w1", [3, 5]))
-    with pytest.raises(ms.InvalidInputError, match=r"give dims=\{'x\[0\]': \.\.\}"):
+    with pytest.raises(ms.InvalidInputError, match=r"give Graph.from_onnx dims=\{'x\[0\]': \.\.\}"):
         graph_from_onnx(made)
     assert graph_from_onnx(made, dims={"x[0]": 8}).resident == graph_from_onnx(mlp(), dims={"N": 8}).resident
 
@@ -423,7 +423,7 @@ def branch() -> Any:
 REFUSED: list[tuple[Any, str]] = [
     (lambda: graph_from_onnx(None), "source is None; give an onnx.ModelProto"),
     (lambda: graph_from_onnx(onnx.ModelProto()), "the model has no ops"),
-    (lambda: without_dims(), "the dimensions 'N' of the inputs have no value; give dims={'N': ..}"),
+    (lambda: without_dims(), "the dimensions 'N' of the inputs have no value; give Graph.from_onnx dims={'N': ..}"),
     (lambda: without_dims(dims={"N": 0}), "dims\\['N'\\] is 0"),
     (lambda: without_dims(dims={"N": 1, "M": 2}), "dims has 'M', which .* have not; those without a number are 'N'"),
     (lambda: without_dims(dims={"N": 1}, device="abacus"), "device is 'abacus'; it must be one of v100, a100"),
@@ -543,3 +543,41 @@ def test_a_hundred_thousand_ops() -> None:
     graph = graph_from_onnx(made, dims={"N": 4})
     assert len(graph.ops) == 100_000  # the first ReLU has no backward; the loss is one
     assert time.perf_counter() - begin < 60
+
+
+def test_what_is_folded_stays_small() -> None:
+    """Three small constants that broadcast to 16 million elements, of which only the product is asked for."""
+    side = 256
+    nodes = [
+        node("Where", "c a b", "w"),
+        node("ReduceProd", "w", "p", keepdims=0),
+        node("Unsqueeze", "p zero", "u"),
+        node("Reshape", "x u", "y"),
+    ]
+    constants = [
+        constant("c", (side, 1, 1), proto.BOOL),
+        constant("a", (1, side, 1), proto.INT64),
+        constant("b", (1, 1, side), proto.INT64),
+        constant("zero", (1,), proto.INT64),
+    ]
+    began = time.perf_counter()
+    with contextlib.suppress(MemschedError):
+        graph_from_onnx(model(nodes, [value("x", [4])], ["y"], constants))
+    assert time.perf_counter() - began < 0.5
+
+
+def test_constants_in_other_files_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "secret.bin").write_bytes((7).to_bytes(8, "little"))
+    hidden = constant("k", (1,), proto.INT64)
+    hidden.ClearField("raw_data")
+    hidden.data_location = proto.EXTERNAL
+    hidden.external_data.add(key="location", value="secret.bin")
+    nodes = [helper.make_node("Constant", [], ["k"], value=hidden), node("Expand", "x k", "y")]
+    with pytest.raises(MemschedError):
+        graph_from_onnx(model(nodes, [value("x", [1])], ["y"], []))
+
+
+def test_a_shape_of_nothing_is_no_raw_error() -> None:
+    with pytest.raises(MemschedError):
+        graph_from_onnx(model([node("Shape", "", "s"), node("Relu", "x", "y")], [value("x", [4])], ["y"], []))

@@ -413,3 +413,11 @@ def test_a_profile_of_torch_is_read_too(tmp_path: Path) -> None:
 def test_no_reader_of_python_is_used() -> None:
     source = Path(plain_pickle.__file__).read_text(encoding="utf-8")
     assert "import pickle" not in source.replace(">>> import pickle", "")
+
+
+def test_a_long_name_in_many_frames_is_looked_at_once(tmp_path: Path) -> None:
+    frame = {"filename": "/site-packages/" + "x" * 100_000 + ".py", "line": 1, "name": "f"}
+    path = written(tmp_path, snapshot([alloc(512, 512, [frame] * 50_000)]))
+    began = time.perf_counter()
+    assert len(rows(path)) == 1
+    assert time.perf_counter() - began < 2

@@ -267,3 +267,25 @@ def test_a_hundred_thousand_rows(tmp_path: Path) -> None:
     write_chain_csv(tmp_path / "chain.csv", chain)
     assert chain_from_csv(tmp_path / "chain.csv") == chain
     assert time.perf_counter() - begin < 30
+
+
+@pytest.mark.parametrize("dtype", ["m8[ns]", "m8", "M8[ns]", "m8[D]"])
+@pytest.mark.parametrize("column", ["forward_time", "activation"])
+def test_durations_and_dates_are_no_numbers(dtype: str, column: str) -> None:
+    columns: dict[str, Any] = {"forward_time": [None, 1], "backward_time": [None, 1], "activation": [4, 6]}
+    with pytest.raises(ms.InvalidInputError, match=column):
+        ms.Chain.from_frame({**columns, column: np.array([1, 2], dtype=dtype)})
+
+
+@pytest.mark.parametrize("cell", ['"conv', '"6"0'])
+def test_quotes_that_are_not_closed_swallow_no_stages(tmp_path: Path, cell: str) -> None:
+    path = tmp_path / "c.csv"
+    path.write_text(f"forward_time,backward_time,activation,name\n,,4MB,x\n1,2,6MB,{cell}\n2,3,5MB,fc\n3,3,3MB,end\n")
+    with pytest.raises(ms.InvalidInputError, match="line"):
+        ms.Chain.from_csv(path)
+
+
+def test_names_with_line_ends_are_read_back(tmp_path: Path) -> None:
+    chain = ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 4, 4], names=["a\rb", 'c"\n,;'])
+    write_chain_csv(tmp_path / "c.csv", chain)
+    assert ms.Chain.from_csv(tmp_path / "c.csv").names == chain.names

@@ -49,11 +49,11 @@ def parse_memory(value: str | float, problem: Problem, what: str = "the memory")
     return whole_bytes(least + parse_share(value, what) * (most - least), what, value, MEMORY_FORMS)
 
 
-def _plain(text: str | float) -> float:
+def _plain(text: object) -> float:
     """A text that is a number alone; else nan."""
     try:
-        return float(text)
-    except ValueError:
+        return float(text)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
         return math.nan
 
 

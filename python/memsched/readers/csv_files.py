@@ -100,15 +100,18 @@ def write_chain_csv(path: str | os.PathLike[str], chain: Chain) -> None:
     columns = chain_to_columns(chain)
     columns["name"] = [plain_cell(text) for text in columns["name"]]
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_MINIMAL)
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
+    plain, quoting = (
+        csv.writer(text, lineterminator="\n", quoting=kind) for kind in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
+    )
+    plain.writerow(columns)
+    for row in zip(*columns.values(), strict=True):
+        (quoting if "\r" in row[0] else plain).writerow(row)
     write_bytes(path, text.getvalue().encode())
 
 
 def _csv_rows(text: str, where: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """The first line, and the others that are not blank with their numbers; the line's cells tell the separator."""
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(text))
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(text), strict=True)
     try:
         rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
     except csv.Error as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,9 +18,11 @@ MOST_KEPT = 1024  # elements of a constant that may be a shape or an index
 _FOLDED = frozenset(
     {
         *("Constant", "Cast", "Gather", "Slice", "Concat", "Squeeze", "Unsqueeze", "Reshape", "Identity", "Transpose"),
-        *("Add", "Sub", "Mul", "Div", "Mod", "Neg", "Abs", "Floor", "Ceil", "Sqrt", "Min", "Max", "Where", "Equal"),
-        *("Not", "And", "Or", "Less", "Greater", "ReduceProd", "ReduceSum"),
+        *("Neg", "Abs", "Floor", "Ceil", "Sqrt", "Not", "ReduceProd", "ReduceSum"),
     }
+)
+_BROADCAST = frozenset(
+    {"Add", "Sub", "Mul", "Div", "Mod", "Min", "Max", "Where", "Equal", "And", "Or", "Less", "Greater"}
 )
 _SHAPED = frozenset({"ConstantOfShape", "Expand"})  # the last input is the shape of the output
 
@@ -53,15 +55,31 @@ def fold(onnx: Any, model: Any, shapes: Mapping[str, Shape], values: Values) -> 
     return len(values) > before
 
 
+def _together(given: Sequence[np.ndarray[Any, Any]]) -> int:
+    """Elements of the result of an op that broadcasts its inputs; 0 if they do not go together."""
+    try:
+        return math.prod(np.broadcast_shapes(*(one.shape for one in given)))
+    except ValueError:
+        return 0
+
+
 def _value(onnx: Any, reference: Any, model: Any, node: Any, shapes: Mapping[str, Shape], values: Values) -> Any:
     """What an op writes; None if it cannot be known, or is not worth it."""
-    if node.op_type == "Shape" and node.input[0] in shapes:
+    if node.op_type == "Shape" and node.input and node.input[0] in shapes:
         part = {one.name: one.i for one in node.attribute}
         return np.array(shapes[node.input[0]][part.get("start", 0) : part.get("end")], dtype=np.int64)
-    if node.domain or node.op_type not in (_FOLDED | _SHAPED) or not all(name in values for name in node.input if name):
+    if (
+        node.domain
+        or node.op_type not in (_FOLDED | _SHAPED | _BROADCAST)
+        or not all(name in values for name in node.input if name)
+    ):
         return None
+    if any(one.t.data_location == onnx.TensorProto.EXTERNAL for one in node.attribute):
+        return None  # the reference would read another file
     given = [values[name] for name in node.input if name]
-    if node.op_type in _SHAPED and math.prod(max(1, int(side)) for side in given[-1].flat) > MOST_KEPT:
+    if node.op_type in _SHAPED and given and math.prod(max(1, int(side)) for side in given[-1].flat) > MOST_KEPT:
+        return None
+    if node.op_type in _BROADCAST and _together(given) > MOST_KEPT:
         return None
     names = dict.fromkeys(name for name in node.input if name)
     inputs = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in names]

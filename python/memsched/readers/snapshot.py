@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import lru_cache
 from typing import Any
 
 from memsched.arena.buffers import Buffer
@@ -194,14 +195,24 @@ class _Replay:
         return self.names[key]
 
 
+@lru_cache(maxsize=4096)  # a long name may stand in many frames
+def _is_python(filename: str) -> bool:
+    return _PYTHON.search(filename) is not None
+
+
+@lru_cache(maxsize=4096)
+def _is_library(filename: str) -> bool:
+    return _LIBRARY.search(filename) is not None
+
+
 def _innermost(frames: Any) -> str | None:
     """The innermost frame of the user's code as a text; frames begin with the innermost."""
     outer = None
     for frame in frames if isinstance(frames, list | tuple) else ():
         filename = frame.get("filename") if isinstance(frame, dict) else None
-        if not isinstance(filename, str) or not _PYTHON.search(filename):
+        if not isinstance(filename, str) or not _is_python(filename):
             continue
-        if not _LIBRARY.search(filename):
+        if not _is_library(filename):
             return _text(frame)
         outer = outer or frame
     return _text(outer) if outer else None

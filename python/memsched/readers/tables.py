@@ -116,6 +116,8 @@ def _columns_of(frame: Any) -> Columns:
             column = frame[key]
         except (KeyError, TypeError, AttributeError) as error:  # it only looks like a data frame
             raise InvalidInputError(f"column '{key}' of the frame cannot be read: {error!r}") from error
+        if getattr(getattr(column, "dtype", None), "kind", "") in ("m", "M"):  # whose tolist() makes numbers of some
+            raise InvalidInputError(f"column '{key}' of the frame has durations or dates; give seconds and bytes")
         if not checks.is_list(column):
             raise InvalidInputError(f"column '{key}' of the frame is {shown(column)}; it must be a list")
         columns[key] = column.tolist() if hasattr(column, "tolist") else list(column)

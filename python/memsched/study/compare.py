@@ -200,8 +200,10 @@ def plan(
         given = {name: value for name, value in options.items() if value is not None}
         with tried_until(time.perf_counter() + time_limit) if time_limit else nullcontext():
             return _bounded(_best_of_ladder(problem, device, given, progress))
-    entry = PLANNERS[planner]
-    return entry.plan(problem, device=device, **takes(entry.plan, options | _told(progress, planner, {})))
+    found = _outcome(PLANNERS[planner], problem, device, options | _told(progress, planner, {}))
+    if isinstance(found, MemschedError):
+        raise found
+    return found
 
 
 def nearest(found: Mapping[str, Result | MemschedError]) -> MemschedError:
@@ -381,7 +383,18 @@ def _told(say: Say, name: str, found: Mapping[str, Result | MemschedError]) -> d
         bound, gap = format_seconds(best.lower_bound), format_percent(best.gap)
         ended += f", best: {best.planner} {format_seconds(best.makespan)}, bound {bound}, gap {gap}"
     say(name + ended)
-    return {"progress": lambda share: say(f"{name}, {share:.0%}{ended}")}
+
+    def further(share: float) -> None:
+        try:
+            say(f"{name}, {share:.0%}{ended}")
+        except MemschedError as error:  # of the caller, not of the planner
+            raise _SaidError(error) from error
+
+    return {"progress": further}
+
+
+class _SaidError(Exception):
+    """What the caller's `progress` raised while a planner ran."""
 
 
 def _outcome(entry: Planner, problem: Problem, device: Device, options: dict[str, object]) -> Result | MemschedError:
@@ -390,6 +403,8 @@ def _outcome(entry: Planner, problem: Problem, device: Device, options: dict[str
         return entry.plan(problem, device=device, **takes(entry.plan, options))
     except MemschedError as error:
         return error
+    except _SaidError as raised:
+        raise raised.args[0] from None
 
 
 def _bounded(best: Result) -> Result:

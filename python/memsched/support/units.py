@@ -14,9 +14,9 @@ from memsched.errors import InvalidInputError, shown
 from memsched.support.checks import EXACT_BYTES, is_number
 
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
-_SECONDS = {"": 0, "s": 0, "ms": -3, "us": -6, "µs": -6, "ns": -9}
+_SECONDS = {"": 0, "s": 0, "ms": -3, "us": -6, "\u00b5s": -6, "\u03bcs": -6, "ns": -9}  # the micro sign, and Greek mu
 _NUMBER = re.compile(
-    r"\s*([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:e[+-]?\d{1,3})?)\s*([a-zµ/%]*)\s*", re.IGNORECASE | re.ASCII
+    r"\s*([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:e[+-]?\d{1,3})?)\s*([a-z\u00b5\u03bc/%]*)\s*", re.IGNORECASE | re.ASCII
 )
 _LONGEST = 100  # characters of a number with its unit
 
@@ -34,6 +34,7 @@ def _refuse(what: str, value: object, why: str, forms: str) -> InvalidInputError
 
 def _split(text: str, what: str, forms: str) -> tuple[Fraction, str]:
     """The number and the unit of a text."""
+    text = text.replace("\u00a0", " ").replace("\u202f", " ")  # as spreadsheets write between a number and its unit
     match = _NUMBER.fullmatch(text) if len(text) <= _LONGEST else None  # matching takes time quadratic in the length
     if match is None:
         raise _refuse(what, text, "which is not a number with a unit", forms)
@@ -143,7 +144,7 @@ def parse_bandwidth(value: str | float, what: str = "the bandwidth") -> float:
     scale = _scale(unit[:-2] if per_second else unit)
     if scale is None or unit == "/s" or (unit and not per_second):
         raise _refuse(what, value, f"whose unit {unit!r} is not bytes per second", _BANDWIDTH_FORMS)
-    if per_second and re.fullmatch(r"[KMGTP]i?b", unit[:-2]):
+    if per_second and re.fullmatch(r"([KMGTP]i?|k)?b", unit[:-2]):
         raise _refuse(what, value, "which reads as bits per second", _BANDWIDTH_FORMS)
     return _as_float(amount * scale, what, value, _BANDWIDTH_FORMS)
 

@@ -105,7 +105,7 @@ def tflms(
     1
     """
     if not isinstance(problem, Chain):
-        graph_of(problem, chunk)
+        graph_of(problem, quantities.chunk(chunk))
         started = begin_classes(tflms, problem, M, beta, device, workspace_limit, need=lambda *_: 0)
         return _of_graph(started, quantities.time_limit(time_limit) or None)
     call = begin_chain(tflms, problem, M, beta, device, chunk, least=False)

@@ -63,6 +63,7 @@ def vdnn(
     >>> ms.vdnn(chain, M=20, beta=4).makespan
     7.0
     """
+    limit, chunk = quantities.time_limit(time_limit) or None, quantities.chunk(chunk)
     if isinstance(problem, Graph | GraphFamily) and chunk is None:
         return vdnn_sync(problem, M, beta, device=device)
     call = begin_chain(vdnn, problem, M, beta, device, chunk)
@@ -79,9 +80,7 @@ def vdnn(
         chosen[numbers == 0] = 0
         return chosen
 
-    makespans = call.makespans_of_many(
-        stages, 1 + 2 * len(thresholds), time_limit=quantities.time_limit(time_limit) or None
-    )[0]
+    makespans = call.makespans_of_many(stages, 1 + 2 * len(thresholds), time_limit=limit)[0]
     if not np.isfinite(makespans).any():
         raise call.host_error()
     best = int(np.argmin(makespans))
