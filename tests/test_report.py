@@ -703,7 +703,7 @@ def test_without_plotly_one_sentence_says_what_to_install(monkeypatch: pytest.Mo
     for name in ("plotly", "plotly.offline"):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr("memsched.show.report.studies", None)  # nothing is planned in vain
-    with pytest.raises(ms.MemschedError, match=r"reports need plotly; install memsched\[report\]"):
+    with pytest.raises(ms.MemschedError, match=r"reports need plotly; pip install 'memsched\[report\]'"):
         write_report(RESULT, tmp_path / "r.html")
     assert not list(tmp_path.iterdir())
 
