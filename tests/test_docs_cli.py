@@ -30,6 +30,7 @@ def files() -> list[tuple[str, str]]:
     return re.findall(r"^```(?:toml\n# |csv )(\S+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name, text in files():

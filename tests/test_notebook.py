@@ -138,7 +138,7 @@ EVIL = "<script>alert(1)</script>&\"'</td></table><img src=x onerror=alert(2)>"
 
 
 @pytest.mark.parametrize("name", [" ".join(HOSTILE), EVIL, "x" * 400, "$x^2$ \\frac"])
-@pytest.mark.parametrize("kind", ["chain", "graph"])
+@pytest.mark.parametrize("kind", ["chain", pytest.param("graph", marks=pytest.mark.slow)])
 def test_names_are_shown_as_they_are(name: str, kind: str) -> None:
     found = values(hostile_problem(name)[kind])
     document = found["result"].to_json()

@@ -295,6 +295,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_the_sweep_with_a_sentence_and_a_store_that_opens(small_disk: Path) -> None:
     path = small_disk / "a.sqlite"
     memory = [f"{share / 10}%" for share in range(1000)]
