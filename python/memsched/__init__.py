@@ -26,7 +26,8 @@ from memsched.problems.family import GraphFamily
 from memsched.problems.problem import peak_memory, simulate, to_graph
 from memsched.result import Result
 from memsched.study.addresses import place, with_addresses
-from memsched.study.compare import Comparison, compare, plan
+from memsched.study.compare import compare, plan
+from memsched.study.comparison import Comparison
 from memsched.study.feature_maps import feature_map_classes
 from memsched.study.frontier import Frontier, frontier
 from memsched.study.sweep.api import plan_again, read_store, sweep

@@ -40,7 +40,7 @@ def parse_memory(value: str | float, problem: Problem, what: str = "the memory")
     >>> parse_memory("0%", chain), parse_memory("50%", chain), parse_memory("100 B", chain)
     (16, 18, 100)
     """
-    share = checks.as_float(value) if checks.is_number(value) else _plain(value)
+    share = _plain(value) if isinstance(value, str) else checks.as_float(value)
     if 0 < share < 1:
         raise InvalidInputError(f'{what} is {shown(value)}, less than a byte; did you mean "{100 * share:g}%"?')
     if not isinstance(value, str) or not value.rstrip().endswith("%"):
@@ -49,11 +49,11 @@ def parse_memory(value: str | float, problem: Problem, what: str = "the memory")
     return whole_bytes(least + parse_share(value, what) * (most - least), what, value, MEMORY_FORMS)
 
 
-def _plain(text: object) -> float:
+def _plain(text: str) -> float:
     """A text that is a number alone; else nan."""
     try:
-        return float(text)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+        return float(text)
+    except ValueError:
         return math.nan
 
 

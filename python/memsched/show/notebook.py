@@ -25,7 +25,7 @@ from memsched.show.plots.addresses import plot_addresses
 from memsched.show.plots.frontier import plot_frontier
 from memsched.show.plots.plan import plot
 from memsched.show.plots.sweep import plot_sweep
-from memsched.study.compare import Comparison
+from memsched.study.comparison import Comparison
 from memsched.study.frontier import Frontier
 from memsched.study.sweep.names import link_of, planner_names, point_of, problem_of
 from memsched.study.sweep.table import Sweep

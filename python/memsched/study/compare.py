@@ -22,13 +22,13 @@ from memsched.problems.family import GraphFamily
 from memsched.problems.problem import ChunkLike, Problem, fields_of, graph_of, least_memory
 from memsched.result import Result
 from memsched.study.carry import Draft
+from memsched.study.comparison import Comparison
 from memsched.study.ladder import below, size_of
 from memsched.support import checks, quantities
 from memsched.support.docstrings import documented
 from memsched.support.memo import once_per_object
 from memsched.support.types import Quantity
 from memsched.support.units import exact_bytes, format_percent, format_seconds, told_budget
-from memsched.support.views import Columns, Printed, Tabular
 
 MOVES = 300_000  # limit on the moves of auto's searches around plans of a chain, times stages; about 0.1 s
 MOST_MOVES = 8192  # the same, of long ..
@@ -40,34 +40,6 @@ BEST = "selective"  # of the planners of graphs
 LEAST_SHARE = 0.01  # seconds for a planner; 0 would mean no limit
 Say = Callable[[str], object] | None
 AUTO: dict[str, dict[str, object]] = {"modnn": {"rounds": "search"}, "pofo": {"anneal": True}}
-
-
-class Comparison(dict[str, Result | MemschedError], Tabular, Printed):
-    """What `compare` returns: a dict, planner name -> Result or the error that the planner raised.
-
-    A notebook shows it, and `print` prints it, as a table of the planners: makespan, gap to a lower bound on the plans
-    that the planner can make, peak, bytes moved, ops recomputed; or why there is no plan. `to_pandas` and `to_polars`
-    give a row for each planner, with the columns of a `Sweep`.
-    """
-
-    __slots__ = ()
-
-    @property
-    def best(self) -> Result | None:
-        """The result with the least makespan, the first of several; None if no planner has a plan."""
-        return min((one for one in self.values() if isinstance(one, Result)), key=_makespan, default=None)
-
-    def _columns(self) -> Columns:
-        from memsched.study.sweep.rows import MEASURES, planned, unplanned
-        from memsched.study.sweep.table import columns_of
-
-        figures = ((name, planned(one) if isinstance(one, Result) else unplanned(one)) for name, one in self.items())
-        return columns_of([{"planner": name, **row} for name, row in figures], "planner", "status", *MEASURES)
-
-    def __repr__(self) -> str:
-        best = self.best
-        said = "no plan" if best is None else f"best: {best.planner}, {format_seconds(best.makespan)}"
-        return f"Comparison({len(self)} planners, {said})"
 
 
 @documented
