@@ -205,7 +205,7 @@ def drawn_blocks(draw: st.DrawFn) -> list[Lived]:
 def test_an_instance_that_must_leave_a_gap() -> None:
     offsets, bound, optimal = place_ilp(MINIMAL)
     assert (check_places(MINIMAL, offsets), bound, optimal) == (5, 5, True)
-    with pytest.raises(InfeasibleError, match="need 5 bytes and the capacity is 4") as caught:
+    with pytest.raises(InfeasibleError, match="need 5 B and the capacity is 4 B") as caught:
         place_ilp(MINIMAL, 4)
     assert caught.value.min_memory == 5
     assert place_ilp(MINIMAL, 5)[1] == 5

@@ -138,13 +138,15 @@ def test_the_integer_program_of_an_order_keeps_its_limit() -> None:
     kept(1.0, lambda graph: ms.order(graph, method="ilp", time_limit=1.0), graph)
 
 
-@pytest.mark.parametrize("planner", ["order", "olla"])
-def test_the_integer_program_of_thousands_of_ops_in_a_row_keeps_its_limit(planner: str) -> None:
+@pytest.mark.parametrize("method", ["ilp", "published"])
+def test_the_integer_program_of_thousands_of_ops_in_a_row_keeps_its_limit(method: str) -> None:
     graph = ms.to_graph(ms.Chain([1] * 1500, [1] * 1500, [4 + k % 7 for k in range(1501)], [4] * 1501))
-    if planner == "order":
-        kept(0.2, lambda: ms.order(graph, method="ilp", time_limit=0.2))
-    else:
-        kept(0.2, lambda: ms.olla(graph, ms.peak_memory(graph), method="ilp", time_limit=0.2))
+    kept(0.2, lambda: ms.order(graph, method=method, time_limit=0.2))
+
+
+def test_order_and_addresses_at_once_keep_their_limit() -> None:
+    graph = wide_graph(100)
+    kept(0.2, lambda: ms.olla(graph, 2**30, method="ilp", time_limit=0.2))
 
 
 @pytest.mark.parametrize("longest", [0, 5000])

@@ -16,7 +16,7 @@ from oracles.orders import best_order, peak_of
 from plans import graph as graph_json
 from plans import op, tensor
 
-METHODS = ("search", "listed", *(("ilp",) if find_spec("highspy") else ()))
+METHODS = ("search", "listed", *(("ilp", "published") if find_spec("highspy") else ()))
 TRIED = settings().max_examples
 MANY = settings(max_examples=TRIED * (2 if TRIED <= 100 else 10 if TRIED < 1000 else 20))
 
@@ -97,6 +97,14 @@ def test_random_orders_are_orders(graph: ms.Graph, seed: int) -> None:
     assert _core.order_peak(graph, flags, other) == peak_of(graph, other)
 
 
+@pytest.mark.skipif("published" not in METHODS, reason="needs memsched[ilp]")
+@pytest.mark.parametrize(("name", "peak"), [("gradients", 2201), ("figure 3", 60), ("pathological", 42)])
+def test_the_papers_shortcuts_exclude_better_orders(name: str, peak: int) -> None:
+    graph, _, best = WORKED[name]
+    found = ms.order(graph, method="published")
+    assert peak_of(graph, ids(graph, found.order)) == found.peak_memory == peak > best >= found.lower_bound
+
+
 @given(graph=random_graphs(max_ops=12))
 def test_same_graph_same_order(graph: ms.Graph) -> None:
     assert ms.order(graph) == ms.order(graph)
@@ -138,7 +146,7 @@ def test_a_deep_graph_ends() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"method": "best"}, "method is 'best'; it must be one of search, ilp, listed"),
+        ({"method": "best"}, "method is 'best'; it must be one of search, ilp, published, listed"),
         ({"time_limit": -1}, "time_limit is -1; it must be a finite number of seconds >= 0"),
         ({"keep": ["nothing"]}, "keep has 'nothing', which is no tensor"),
         ({"keep": "A"}, "keep is 'A'; it must be a list of names of tensors"),

@@ -13,9 +13,10 @@ from memsched.problems.problem import Problem, graph_of
 from memsched.support import checks, quantities
 from memsched.support.docstrings import documented
 from memsched.support.types import Progress, Quantity
+from memsched.support.units import counted
 from memsched.support.views import Shown
 
-METHODS = ("search", "ilp", "listed")
+METHODS = ("search", "ilp", "published", "listed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ class Order(Shown):
 
     def __repr__(self) -> str:
         return (
-            f"Order({len(self.order)} ops, peak_memory={self.peak_memory}, lower_bound={self.lower_bound}, "
+            f"Order({counted(len(self.order), 'op')}, peak_memory={self.peak_memory}, lower_bound={self.lower_bound}, "
             f"optimal={self.optimal})"
         )
 
@@ -88,7 +89,8 @@ def order(
         For a chain: its graph. For a family: its graph at full batch.
     method : str
         "search"; "ilp" for the integer program of the paper, solved by HiGHS (needs memsched[ilp]), for graphs of up to
-        some 40 ops; "listed" for the order of the graph itself, with bounds.
+        some 40 ops; "published" for that program with the paper's own shortcuts, which exclude better orders; "listed"
+        for the order of the graph itself, with bounds.
     time_limit : float, str or None
         Seconds after which the best order so far is returned, with the bound proven so far.
     keep : iterable of str
@@ -97,12 +99,12 @@ def order(
     Returns
     -------
     Order
-        Never worse than the listed order.
+        Never worse than the listed order, except by "published".
 
     References
     ----------
     Steiner et al., "OLLA: Optimizing the Lifetime and Location of Arrays to Reduce the Memory Usage of Neural
-    Networks", 2022, eq. (14).
+    Networks", 2022, eq. (14); for "published" also its sections 4.1 (eqs. 10 to 12) and 4.3 (functions 3 and 4).
 
     Examples
     --------
@@ -122,10 +124,11 @@ def order(
     flags = kept(graph, keep)
     checks.choice("method", method, METHODS)
     names = _core.op_names(graph)
-    if method == "ilp":
+    if method in ("ilp", "published"):
         from memsched.arena.ilp.order import order_ilp
 
-        solved = order_ilp(graph, keep=frozenset(k for k, flag in enumerate(flags) if flag), time_limit=limit)
+        stay, short = frozenset(k for k, flag in enumerate(flags) if flag), method == "published"
+        solved = order_ilp(graph, keep=stay, time_limit=limit, compressed=short, control_edges=short)
         ids, peak, bound, visited = solved.order, solved.peak_memory, solved.lower_bound, 0
     elif method == "listed":
         ids = list(range(len(names)))

@@ -11,7 +11,7 @@ from memsched.cli.inputs import SEARCH_LIMIT, file_option, json_option, load_pro
 from memsched.cli.show import answer, facts, working
 from memsched.problems.problem import Problem, graph_of, name_of
 from memsched.support.documents import fields, write_document
-from memsched.support.units import exact_bytes, format_percent, format_seconds
+from memsched.support.units import counted, exact_bytes, format_percent, format_seconds
 
 
 def _schedule(problem: Problem, found: Order, keep: tuple[str, ...]) -> _core.Schedule:
@@ -31,9 +31,9 @@ def _reduction(listed: Order, found: Order) -> float:
 
 def _report(problem: Problem, listed: Order, found: Order) -> list[tuple[str, str]]:
     proof = "proven optimal" if found.optimal else f"gap {format_percent(found.gap)}"
-    searched = f", {found.visited} sets of ops visited" if found.visited else ""
+    searched = f", {counted(found.visited, 'set')} of ops visited" if found.visited else ""
     return [
-        ("problem", f"{len(found.order)} ops, {exact_bytes(graph_of(problem).resident)} resident"),
+        ("problem", f"{counted(len(found.order), 'op')}, {exact_bytes(graph_of(problem).resident)} resident"),
         ("listed peak", exact_bytes(listed.peak_memory)),
         ("peak", exact_bytes(found.peak_memory)),
         ("reduction", format_percent(_reduction(listed, found))),
@@ -49,7 +49,7 @@ def _report(problem: Problem, listed: Order, found: Order) -> list[tuple[str, st
     type=click.Choice(METHODS),
     default="search",
     show_default=True,
-    help="ilp: the paper's integer program. listed: the problem's own order.",
+    help="ilp: the paper's integer program. published: with its shortcuts. listed: the problem's own order.",
 )
 @SEARCH_LIMIT
 @click.option("--keep", multiple=True, metavar="TENSOR", help="A tensor that stays until the end; repeatable.")

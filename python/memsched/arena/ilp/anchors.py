@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from functools import cache
+
 from memsched._core import Graph
+from memsched.arena.ilp.model import check_time
 from memsched.arena.ilp.net import Reach, edges_of
 from memsched.arena.ilp.spans import Spans
 
@@ -22,15 +26,15 @@ def updates_of(graph: Graph) -> list[int]:
     ]
 
 
-def control_edges_of(graph: Graph) -> frozenset[tuple[int, int]]:
-    """(update, anchor) for each weight update that has an anchor: the update runs first.
+def control_edges_of(graph: Graph, until: float = math.inf) -> frozenset[tuple[int, int]]:
+    """(update, anchor) for each weight update that has an anchor: the update runs first (function 3).
 
     The level of an anchor, the length of the longest path to it, is above that of the update, so no set of edges makes
-    a cycle. Among the candidates the anchor is one with the longest path after it.
+    a cycle. Among the candidates the anchor is one with the longest path after it. After `until`: TimeUpError.
     """
     count = len(graph.ops)
     edges = edges_of(graph.ops)
-    spans = Spans.levels(Reach.of(count, edges))
+    spans = Spans.levels(Reach.of(count, edges, until), until)
     forward, backward = spans.first, [spans.steps - 1 - last for last in spans.last]
     successors: list[list[int]] = [[] for _ in range(count)]
     predecessors: list[list[int]] = [[] for _ in range(count)]
@@ -38,25 +42,25 @@ def control_edges_of(graph: Graph) -> frozenset[tuple[int, int]]:
         successors[first].append(second)
         predecessors[second].append(first)
 
-    def candidate(op: int, above: int, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
-        """Function 4: (backward level, op) of the best anchor reachable from an op."""
-        if op not in known:
-            best = NOWHERE
+    @cache
+    def candidates(above: int) -> list[tuple[int, int]]:
+        """Function 4: per op, (backward level, op) of the best anchor reachable from it, on a level above that one."""
+        best = [NOWHERE] * count
+        for op in sorted(range(count), key=lambda op: -forward[op]):
+            check_time(until)
             for sink in successors[op]:
-                if backward[sink] > best[0]:
-                    found = (backward[sink], sink) if forward[sink] > above else candidate(sink, above, known)
-                    best = max(best, found, key=lambda one: one[0])
-            known[op] = best
-        return known[op]
+                if backward[sink] > best[op][0]:
+                    found = (backward[sink], sink) if forward[sink] > above else best[sink]
+                    best[op] = max(best[op], found, key=lambda one: one[0])
+        return best
 
     found = set()
     for update in updates_of(graph):
-        starts, known = {update}, dict[int, tuple[int, int]]()
-        anchor = NOWHERE
+        starts, known, anchor = {update}, candidates(forward[update]), NOWHERE
         while anchor == NOWHERE and starts:
+            check_time(until)
             starts = {source for op in starts for source in predecessors[op]}
-            for source in sorted(starts):
-                anchor = max(anchor, candidate(source, forward[update], known), key=lambda one: one[0])
+            anchor = max([NOWHERE, *(known[source] for source in sorted(starts))], key=lambda one: one[0])
         if anchor != NOWHERE:
             found.add((update, anchor[1]))
     return frozenset(found)

@@ -16,6 +16,8 @@ from memsched.arena.ilp.place import address_of, apart, place_ilp
 from memsched.arena.ilp.spans import Plan, Sum
 from memsched.arena.ilp.start import probe
 
+MOST_OPS = 100  # about 20,000 variables; eight seconds to write, and HiGHS rarely solves it beyond 20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointSolution:
@@ -26,6 +28,7 @@ class JointSolution:
     workspaces: dict[int, int]  # op -> address
     height: int  # bytes from address 0 to the highest end
     lower_bound: int  # on the height with any order and addresses
+    peak_bound: int  # on the most that is alive at once, with any order
 
     @property
     def optimal(self) -> bool:
@@ -40,6 +43,7 @@ class _Task:
     items: list[Item]
     owners: list[int]
     fixed: list[int | None]
+    alignment: int  # of what has no fixed address
     resident: int
 
     def buffers(self, order: Sequence[int]) -> list[Buffer]:
@@ -49,31 +53,36 @@ class _Task:
         for item, offset in zip(self.items, self.fixed, strict=True):
             start = place.get(item.source, 0)
             end = len(order) if item.kept else 1 + max((place[op] for op in item.readers), default=start)
-            buffers.append(Buffer(start, max(end, start + 1), item.size, offset=offset))
+            alignment = self.alignment if offset is None else 1
+            buffers.append(Buffer(start, max(end, start + 1), item.size, alignment=alignment, offset=offset))
         return buffers
 
 
-def joint_ilp(graph: Graph, *, keep: frozenset[int] = frozenset(), time_limit: float | None = None) -> JointSolution:
+def joint_ilp(
+    graph: Graph, *, keep: frozenset[int] = frozenset(), alignment: int = 1, time_limit: float | None = None
+) -> JointSolution:
     """Find the order and the addresses that together need the least memory; for small graphs.
 
-    Inputs and weights are packed from address 0 in the graph's order; an input that nobody reads keeps its place there
-    but is not counted. First the best order is found, then its best addresses. If they need more than that order's
-    peak, one integer program solves for both. It has no constraints between tensors that are never alive together.
+    Each op takes its least run. Inputs and weights are packed from address 0 in the graph's order; an input that nobody
+    reads keeps its place there but is not counted. First the best order is found, then its best addresses (section 4.4
+    of the paper). If they need more than that order's peak, one integer program solves for both. It has no constraints
+    between tensors that are never alive together.
 
-    `keep` are ids of tensors that live until the end. When the time is over, the best solution so far is returned.
+    `keep` are ids of tensors that live until the end; all other addresses are multiples of `alignment`. Order and
+    addresses have a third of the time each. When it is over, the best solution so far is returned.
     """
     load()
-    until = until_after(time_limit)
-    task, packed = _task(graph, keep, until)
-    first = exact_order(task.net, until)
+    until, third = until_after(time_limit), 0.0 if time_limit is None else time_limit / 3
+    task, packed = _task(graph, keep, alignment, until)
+    first = exact_order(task.net, until - 2 * third)
     buffers = task.buffers(first.order)
-    offsets, _, _ = place_ilp(buffers, time_limit=left(until))
+    offsets, _, _ = place_ilp(buffers, time_limit=left(until - third))
     top = height(buffers, offsets)
     ends = [
         item.size + (offset or 0) for item, offset in zip(task.items, task.fixed, strict=True) if offset is not None
     ]
-    bound = max([0, first.lower_bound - task.resident, *ends])
-    order = first.order
+    peak_bound = max([0, first.lower_bound - task.resident, *ends])
+    order, bound = first.order, peak_bound
     if top > bound:
         with suppress(TimeUpError):
             order, offsets, bound = _together(task, (order, offsets, top), bound, until)
@@ -88,10 +97,12 @@ def joint_ilp(graph: Graph, *, keep: frozenset[int] = frozenset(), time_limit: f
         workspaces=dict(zip(task.owners, offsets[count:], strict=True)),
         height=max(top, sources),
         lower_bound=max(bound, sources),
+        peak_bound=max(peak_bound, sources),
     )
 
 
-def _task(graph: Graph, keep: frozenset[int], until: float) -> tuple[_Task, dict[int, int]]:
+def _task(graph: Graph, keep: frozenset[int], alignment: int, until: float) -> tuple[_Task, dict[int, int]]:
+    """The task, and the addresses of inputs and weights."""
     packed: dict[int, int] = {}
     base = 0
     tensors, ops = graph.tensors, graph.ops
@@ -110,6 +121,7 @@ def _task(graph: Graph, keep: frozenset[int], until: float) -> tuple[_Task, dict
         items=items + scratch,
         owners=owners,
         fixed=fixed + [None] * len(scratch),
+        alignment=alignment,
         resident=int(graph.resident),
     )
     return task, packed
@@ -120,7 +132,8 @@ def _together(
 ) -> tuple[list[int], list[int], int]:
     """(order, offsets, lower bound), if the best known height is above the bound."""
     order, offsets, top = known
-    unit, _ = unit_of(task.buffers(order))
+    blank = task.buffers(order)
+    unit, plain = unit_of(blank)
     limit = top - unit
     reach = probe(task.net, limit + task.resident, until)
     if reach is None:
@@ -131,8 +144,7 @@ def _together(
     peak = model.variable(scale.down(bound - always), scale.down(limit - always), cost=1.0, integer=scale.whole)
     plan = Plan(model, task.net, reach, alone=True)
     plan.limit(scale, peak)
-    blank = task.buffers(order)
-    addresses = [address_of(model, scale, one, limit, True) for one in blank]
+    addresses = [address_of(model, scale, one, limit, plain) for one in blank]
     for item, address in zip(task.items, addresses, strict=True):
         model.row(scale.down(item.size - always), float("inf"), [(peak, 1.0), (address, -1.0)])
     _separate(task, plan, scale, addresses, limit)

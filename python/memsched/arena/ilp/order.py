@@ -53,7 +53,7 @@ def order_ilp(
     until = until_after(time_limit)
     net = net_of(graph, keep, until)
     if compressed or control_edges:
-        found = _published(net, control_edges_of(graph) if control_edges else frozenset(), compressed, until)
+        found = _published(graph, net, compressed, control_edges, until)
     else:
         found = exact_order(net, until)
     given = [int(tensor["size"]) for tensor in graph.tensors if tensor["role"] in ("input", "weight")]
@@ -93,10 +93,11 @@ def exact_order(net: Net, until: float) -> OrderSolution:
     return OrderSolution(order=best, peak_memory=peak, lower_bound=bound)
 
 
-def _published(net: Net, more: frozenset[tuple[int, int]], compressed: bool, until: float) -> OrderSolution:
-    """The order that OLLA's shortcuts find, or the listed order if they find none in time. more: control edges."""
+def _published(graph: Graph, net: Net, compressed: bool, control_edges: bool, until: float) -> OrderSolution:
+    """The order that OLLA's shortcuts find, or the listed order if they find none in time."""
     order, bound = list(range(net.count)), net.own_bound()
     try:
+        more = control_edges_of(graph, until) if control_edges else frozenset()
         reach = Reach.of(net.count, net.edges | more, until) if more else net.reach
         bound = net.bound(net.reach)
         scale = _scale(net, sum(item.size for item in net.items) + sum(net.scratch) + net.always)

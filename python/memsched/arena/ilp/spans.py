@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from memsched.arena.ilp.model import Model, Scale, Terms
+from memsched.arena.ilp.model import Model, Scale, Terms, check_time
 from memsched.arena.ilp.net import INPUT, Item, Net, Reach, bits
 
 
@@ -31,13 +31,15 @@ class Spans:
         return cls(steps=steps, first=first, last=[f if f < 0 else n for f, n in zip(first, last, strict=True)])
 
     @classmethod
-    def levels(cls, reach: Reach) -> Spans:
-        """As many timesteps as the longest path has ops; several ops may share one."""
+    def levels(cls, reach: Reach, until: float) -> Spans:
+        """As many timesteps as the longest path has ops; several ops may share one. After `until`: TimeUpError."""
         count = len(reach.before)
         first, tail = [0] * count, [0] * count
         for op in sorted(range(count), key=lambda op: reach.before[op].bit_count()):
+            check_time(until)
             first[op] = max((first[other] + 1 for other in bits(reach.before[op])), default=0)
         for op in sorted(range(count), key=lambda op: reach.after[op].bit_count()):
+            check_time(until)
             tail[op] = max((tail[other] + 1 for other in bits(reach.after[op])), default=0)
         steps = max(first, default=-1) + 1
         return cls(steps=steps, first=first, last=[steps - 1 - tail[op] for op in range(count)])
@@ -74,7 +76,7 @@ class Plan:
     def __init__(self, model: Model, net: Net, reach: Reach, *, alone: bool) -> None:
         self.model, self.net, self.reach, self.alone = model, net, reach, alone
         self.instant = net.instant() if alone else 0
-        self.spans = spans = Spans.exact(reach, self.instant) if alone else Spans.levels(reach)
+        self.spans = spans = Spans.exact(reach, self.instant) if alone else Spans.levels(reach, model.until)
         self.variables = [
             [model.variable(0, 1, integer=not self.instant >> op & 1) for _ in range(spans.first[op], spans.last[op])]
             for op in range(net.count)

@@ -5,18 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from memsched import _core
 from memsched._core import Device, Graph
 from memsched.arena.order import Order, kept, order
 from memsched.arena.placement import Placement, place_buffers
 from memsched.arena.residency import Residency, as_buffers, as_columns
+from memsched.errors import LimitError
 from memsched.planners.call import begin
 from memsched.planners.entry import Planner
 from memsched.problems.problem import Problem, graph_of
 from memsched.result import Result
 from memsched.support import checks, quantities
 from memsched.support.types import Progress, Quantity
+
+if TYPE_CHECKING:
+    from memsched.arena.ilp.joint import JointSolution
 
 _SECONDS = 10.0
 _TRIES = 20
@@ -26,8 +31,8 @@ _ALL_ORDERS = 9  # graphs of up to this many ops: every order is placed
 
 def least_memory(problem: Problem) -> int:
     """The height of the arena, resident included, that `olla` finds by default."""
-    search = _started(graph_of(problem), (), "search", time.perf_counter(), _SECONDS, 1, None)
-    return search.height(search.improve(search.place_names(search.first.order), _TRIES, 0)[0])
+    search, first = _started(graph_of(problem), (), time.perf_counter(), _SECONDS, 1, None)
+    return search.height(search.improve(search.place_names(first.order), _TRIES, 0)[0])
 
 
 @Planner(
@@ -54,8 +59,9 @@ def olla(
 
     First the order is found (`order`), then the addresses (`place`). If the arena comes out higher than the peak of the
     order, other orders of the same peak are placed too; on small graphs all orders are, so that both problems are
-    solved as one. Nothing is offloaded and nothing recomputed. An op uses its fastest algorithm whose workspace does
-    not raise the peak; all ops use the least workspace if the addresses would end above the peak otherwise.
+    solved as one. "ilp" solves them as one by the paper's integer program. Nothing is offloaded and nothing recomputed.
+    An op uses its fastest algorithm whose workspace does not raise the peak; all ops use the least workspace if the
+    addresses would end above the peak otherwise.
 
     Parameters
     ----------
@@ -64,26 +70,32 @@ def olla(
     beta : float
         Ignored; accepted because all planners take it.
     method : str
-        "search", or "ilp" for the paper's two integer programs, solved by HiGHS one after the other (memsched[ilp]).
+        "search", or "ilp" for the paper's integer programs, solved by HiGHS (memsched[ilp]), for at most 100 ops: the
+        order, then its addresses, and if these leave a gap, both at once, which seldom ends beyond some 20 ops.
     time_limit : float or str
-        Seconds: at most two thirds for the order, the rest for the addresses.
+        Seconds: at most two thirds for the order, the rest for the addresses. "ilp": a third for each program.
     keep : iterable of str
         Names of tensors that stay until the end.
     alignment : int
         Addresses are multiples of this many bytes; inputs and weights are packed from 0 without gaps.
     tries : int
-        Most other orders to place, if the first cannot be placed without a gap.
+        Most other orders to place, if the first cannot be placed without a gap. "ilp" places none.
 
     Returns
     -------
     Result
         With addresses in schedule and placement. params has peak_bound, bytes (resident included) that every order
-        needs, and memory_optimal, whether the arena is proven to be the lowest of any order.
+        needs, by "ilp" with any addresses, and memory_optimal, whether the arena is proven to be the lowest of any
+        order.
 
     Raises
     ------
     InfeasibleError
         The arena needs more than M.
+    LimitError
+        The graph is too large for "ilp".
+    MemschedError
+        "ilp" needs highspy, which is not installed.
 
     References
     ----------
@@ -105,9 +117,14 @@ def olla(
     seed = checks.count("seed", seed, 0, 2**63 - 1)
     checks.choice("method", method, ("search", "ilp"))
     stay = tuple(name for name, flag in zip(_core.tensor_names(graph), kept(graph, keep), strict=True) if flag)
-    search = _started(graph, stay, method, call.started, limit, alignment, progress)
-    placed, of_all = search.improve(search.place_names(search.first.order), tries, seed)
-    height, peak_bound = search.height(placed), search.first.lower_bound
+    if method == "ilp":
+        search, placed, peak_bound = _by_program(graph, stay, call.started, limit, alignment)
+        of_all = False
+    else:
+        search, first = _started(graph, stay, call.started, limit, alignment, progress)
+        peak_bound = first.lower_bound
+        placed, of_all = search.improve(search.place_names(first.order), tries, seed)
+    height = search.height(placed)
     optimal = of_all or height <= peak_bound
     if height > room:
         raise call.no_plan(height, "this is the height of the arena for its order", enough=not optimal)
@@ -120,18 +137,49 @@ def olla(
 
 
 def _started(
-    graph: Graph, keep: tuple[str, ...], method: str, started: float, limit: float, alignment: int, progress: Progress
-) -> _Search:
+    graph: Graph, keep: tuple[str, ...], started: float, limit: float, alignment: int, progress: Progress
+) -> tuple[_Search, Order]:
     """Find the order. `limit` seconds after `started`, the time for its addresses is over too."""
     left = max(0.0, started + _ORDER_SHARE * limit - time.perf_counter())
-    return _Search(
+    first = order(graph, time_limit=left, keep=keep, progress=progress)
+    search = _Search(
         graph=graph,
         flags=kept(graph, keep),
         alignment=alignment,
-        method=method,
-        first=order(graph, method=method, time_limit=left, keep=keep, progress=progress),
+        method="search",
+        peak=first.peak_memory,
         until=started + limit,
     )
+    return search, first
+
+
+def _by_program(
+    graph: Graph, keep: tuple[str, ...], started: float, limit: float, alignment: int
+) -> tuple[_Search, _Placed, int]:
+    """Find order and addresses by the integer programs; also bytes, resident included, below which no arena ends."""
+    from memsched.arena.ilp.joint import MOST_OPS, joint_ilp
+
+    if (count := _core.op_count(graph)) > MOST_OPS:
+        raise LimitError(
+            f"the integer program of olla takes at most {MOST_OPS} ops, and '{graph.name}' has {count}; take "
+            "method='search', or order and place with method='ilp', one after the other"
+        )
+    flags = kept(graph, keep)
+    left = max(0.0, started + limit - time.perf_counter())
+    found = joint_ilp(
+        graph, keep=frozenset(k for k, flag in enumerate(flags) if flag), alignment=alignment, time_limit=left
+    )
+    search = _Search(
+        graph=graph,
+        flags=flags,
+        alignment=alignment,
+        method="ilp",
+        peak=found.height + graph.resident,
+        until=started + limit,
+    )
+    bound = found.peak_bound if search.could_split(found.order) else found.lower_bound
+    fast, least = search.place_within(found.order, search.peak), search.of_program(found)
+    return search, fast if fast.height <= least.height else least, bound + graph.resident
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,19 +200,14 @@ class _Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Search:
-    """The search for addresses, once the best order is known."""
+    """The search for addresses, once the best order is known, or what an integer program has found."""
 
     graph: Graph
     flags: list[int]
     alignment: int
     method: str
-    first: Order
+    peak: int  # bytes of the best order, resident included; of an integer program, those of its arena
     until: float
-
-    @property
-    def peak(self) -> int:
-        """Bytes of the best order, resident included."""
-        return self.first.peak_memory
 
     def left(self) -> float:
         """Seconds left."""
@@ -218,6 +261,17 @@ class _Search:
             offsets, height, bound = _core.place(*columns, None, search=True, time_limit=self.left())
         seconds = time.perf_counter() - began
         return _Placed(ids=ids, limit=limit, offsets=offsets, height=height, bound=bound, seconds=seconds, lowest=False)
+
+    def of_program(self, found: JointSolution) -> _Placed:
+        """The solution of an integer program, whose ops use the least workspaces."""
+        residency = self.residency(found.order, 0)
+        scratch = (found.workspaces[op] for op in found.order if op in found.workspaces)
+        offsets = [next(scratch) if tensor < 0 else found.offsets[tensor] for tensor in residency[0].tolist()]
+        own = _core.load(*(column.tolist() for column in residency[1:4]))
+        bound = max(own, found.lower_bound)
+        return _Placed(
+            ids=found.order, limit=0, offsets=offsets, height=found.height, bound=bound, seconds=0.0, lowest=False
+        )
 
     def could_split(self, ids: list[int]) -> bool:
         """Whether a run skips its tape for a larger workspace. Run in full, it may fit: in two buffers, not in one."""
