@@ -14,6 +14,7 @@ packed = set(zipfile.ZipFile(wheel).namelist())
 wanted = {f"memsched/{path.relative_to(source).as_posix()}" for path in source.rglob("*.py*") if path.suffix != ".pyc"}
 data = [path for pattern in ("*.json", "*.json.gz") for path in source.rglob(pattern)]
 assert len({path.parent for path in data}) == 3, "chains, graphs and schemas"
+data += [path for path in (source / "show/report").rglob("*") if path.is_file() and path.suffix != ".pyc"]
 wanted |= {f"memsched/{path.relative_to(source).as_posix()}" for path in data}
 wanted |= {"memsched/py.typed", "memsched/_core.pyi"}
 missing = sorted(wanted - packed)

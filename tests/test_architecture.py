@@ -109,7 +109,17 @@ def test_only_the_integer_programs_know_highs() -> None:
 TORCH = [module for module in MODULES if module.startswith("memsched.torch.")]
 # What the PyTorch package may use of the others: the types, the checks, and the planners through `plan` alone.
 TORCH_MAY_USE = {
-    *("_core", "errors", "planners.call", "planners.registry", "problems", "result", "study.compare", "support"),
+    *(
+        "_core",
+        "errors",
+        "planners.call",
+        "planners.registry",
+        "problems",
+        "result",
+        "study.compare",
+        "study.fit",
+        "support",
+    ),
     "validation.plan",  # before a plan is run
 }
 

@@ -483,13 +483,13 @@ def test_infeasible_names_the_least_memory(planner: str) -> None:
             with pytest.raises(ms.InfeasibleError) as caught:
                 run(planner, problem, 1, beta, chunk=chunk)
             least = caught.value.min_memory
-            assert str(least) in str(caught.value)
+            assert f"{least:,}" in str(caught.value)
             result = run(planner, problem, least, beta, chunk=chunk)
             assert ms.validate(result).peak_memory <= least
             with pytest.raises(ms.InfeasibleError) as caught:
                 run(planner, problem, least - 1, beta, chunk=chunk)
             assert caught.value.min_memory == least
-            assert str(least - 1) in str(caught.value)
+            assert f"{least - 1:,}" in str(caught.value)
             if planner != "tflms":  # its minimum depends on the link
                 assert least == ms.min_memory(problem, planner)
 
@@ -766,3 +766,63 @@ def test_what_the_code_of_a_list_raises_goes_through() -> None:
         with pytest.raises(error):
             chain(forward_time=RaisingList(error()))
     refused(lambda: chain(forward_time=RaisingList(TypeError())), "forward_time", "a list")
+
+
+RESULT = ms.greedy(profile(), 60, 8.0)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: ms.plan("40%", profile()), "M is a Chain; the problem is the first argument, and M the second"),
+        (lambda: ms.plan(profile(), RESULT.device), "write device= before it"),
+        (lambda: ms.plan(profile(), "40%", RESULT.device), "write device= before it"),
+        (lambda: ms.plan(RESULT, "40%"), "problem is a Result; it must be a Chain or a Graph; its .problem is one"),
+        (lambda: ms.plan(ms.Chain, "40%"), "problem is the class Chain"),
+        (lambda: ms.plan(profile().to_json(), "40%"), "Chain.from_json makes one"),
+        (lambda: ms.plan(Path("chain.json"), "40%"), "Chain.load(path) make one"),
+        (lambda: ms.rotor(ms.to_graph(profile()), "40%"), "compare lists the planners of graphs"),
+        (lambda: ms.plan(profile(), "40,5%"), "'40,5%', whose comma must be a point"),
+        (lambda: ms.plan(profile(), "40%", "1,5 GB/s"), "'1,5 GB/s', whose comma must be a point"),
+        (lambda: ms.plan(profile(), "40%", "12 Gbit/s"), "reads as bits per second"),
+        (lambda: ms.plan(profile(), "40%", "100Gbps"), "reads as bits per second"),
+        (lambda: ms.plan(profile(), "40%", "100 Mbits/s"), "reads as bits per second"),
+        (lambda: ms.plan(profile(), "6Gbit"), "reads as bits"),
+        (lambda: ms.plan(profile(), "40%", planner=ms.greedy), "did you mean 'greedy'?"),
+        (lambda: ms.plan(profile(), "40%", planner="GREEDY"), "did you mean 'greedy'?"),
+        (lambda: ms.plot("result.json"), "Result.load(path) reads one from a file"),
+        (lambda: ms.plot_frontier("frontier.json"), "'frontier.json'; give a Frontier"),
+        (lambda: ms.trace(Path("result.json")), "Result.load(path) reads one"),
+        (lambda: ms.sweep(profile(), ["greedy"], memory="40%"), "memory is '40%'; give a list, as in ['40%']"),
+        (lambda: ms.sweep(profile(), ["greedy"], memory=["40%"], beta=8.0), "beta is 8.0; give a list, as in [8.0]"),
+        (lambda: ms.frontier(profile(), 8.0, memory="40%"), "give a list of sizes, as in ['40%']"),
+        (lambda: ms.frontier(profile(), 8.0, memory=[]), "give a list of sizes, not empty"),
+        (lambda: ms.profiles.load("ResNet18_224_b32"), "similar names: resnet18-224-b32"),
+        (lambda: ms.profiles.load(""), "no profile is named ''; `memsched profiles` lists them"),
+    ],
+)
+def test_what_newcomers_mistake_is_told_with_its_remedy(call: Callable[[], Any], words: str) -> None:
+    refused(call, words)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is empty"),
+        (b" \n", "is empty"),
+        (b"hello, world", "is not JSON: it begins with 'hello, world'"),
+        (b"\xff\xfe\x00", "is no text in UTF-8; byte 0"),
+        (b'{"format": ', "is not valid JSON"),
+        (b"[1, 2]", "is not a JSON object"),
+    ],
+)
+def test_files_that_are_no_documents(content: bytes, words: str, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_bytes(content)
+    refused(lambda: ms.Chain.load(tmp_path / "x.json"), "x.json'", words)
+
+
+def test_a_home_folder_is_for_shells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused(lambda: ms.Chain.load("~/x.json"), "only a shell knows '~'")
+    refused(lambda: RESULT.save("~/x.json"), "only a shell knows '~'")
+    assert not list(tmp_path.iterdir())

@@ -342,7 +342,7 @@ class TestPlan:
         assert without["timeline"]["makespan"] == 12
 
     def test_infeasible_says_how_much_is_needed(self) -> None:
-        assert "M >= 22" in fails("plan", "c.json", "-m", "3", "-b", "1", "-p", "greedy", status=3)
+        assert "needs at least 22 B" in fails("plan", "c.json", "-m", "3", "-b", "1", "-p", "greedy", status=3)
         error = run_json("plan", "c.json", "-m", "3", "-b", "1", "-p", "greedy", status=3)["error"]
         assert (error["kind"], error["min_memory"]) == ("InfeasibleError", 22)
 
@@ -380,7 +380,7 @@ class TestPlan:
         assert sorted(folder.iterdir()) == before
 
     def test_bad_input(self) -> None:
-        assert "memsched-chain/1" in fails("plan", "d.json", "-m", "40%")
+        assert "is a device" in fails("plan", "d.json", "-m", "40%")
         assert "'magic'" in fails("plan", SMALL, "-m", "40%", "-p", "magic")
         assert "1.5" in fails("plan", SMALL, "-m", "1.5")
 
@@ -406,7 +406,7 @@ class TestSavedPlans:
         plan["steps"][at + 1 : at + 1] = [{"free": "a1"}, {"free": "tape1"}, {"run": "F1"}]
         Path("again.json").write_text(json.dumps(plan))
         given = ("again.json", "--problem", "c.json", "-b", "0")
-        assert "recomputed   1 ops, 1 s" in run("simulate", *given).output
+        assert "recomputed   1 op, 1 s" in run("simulate", *given).output
         assert run_json("simulate", *given)["lower_bound"] == 8
         assert run_json("validate", *given)["recomputed"] == ["F1"]
 
@@ -437,7 +437,7 @@ class TestSavedPlans:
         for command in (["simulate"], ["validate"], ["plot", "-o", "a.png"]):
             assert "give --problem" in fails(*command, "p.json")
             assert "leave --problem out" in fails(*command, "r.json", "--problem", "c.json")
-        assert "memsched-plan/1" in fails("simulate", "c.json")
+        assert "is a chain" in fails("simulate", "c.json")
         assert "leave --planner" in fails("plot", "r.json", "-p", "greedy", "-o", "a.png")
         assert "leave --problem out" in fails("plot", "c.json", "--problem", "c.json", "-m", "24", "-o", "a.png")
 

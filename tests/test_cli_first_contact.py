@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +77,49 @@ class TestLink:
         Path("own.toml").write_text('problems = ["c.json"]\nplanners = ["greedy"]\nmemory = [24]\n')
         assert "no bandwidth" in run("sweep own.toml -o t.csv", status=2).output
 
+    def test_a_sweep_on_a_slow_link(self) -> None:
+        Path("spec.toml").write_text(SPEC + "bandwidth = [12]\n")
+        outcome = run("sweep spec.toml --json")
+        assert outcome.stderr.startswith("warning: a bandwidth of the sweep is 12 B/s, which takes ")
+        assert outcome.stderr.count("\n") == 1
+        assert run("sweep spec.toml --json -q").stderr == ""
+
+
+class TestUnits:
+    def test_a_plan_is_told_in_the_unit_of_its_memory(self) -> None:
+        peak = json.loads(run(f"plan {SMALL} -m 700MB -p greedy -o s.json --json").stdout)["timeline"]["peak_memory"]
+        for command in (f"plan {SMALL} -m 700MB -p greedy", "simulate s.json -m 700MB", "validate s.json -m 700MB"):
+            assert f"{peak / 1e6:.1f} MB ({peak:,} bytes) of 700 MB (700,000,000 bytes)" in run(command).stdout
+        assert re.search(r"of 40% \(666 MiB, [\d,]+ bytes\)", run(f"plan {SMALL} -m 40% -p greedy").stdout)
+        assert "M = 0.7 GB (700,000,000 bytes)" in run(f"compare {SMALL} -m 0.7gb -p greedy").stdout
+
+    @pytest.mark.parametrize("command", ["plan", "plan -p greedy", "compare -p greedy"])
+    def test_so_is_what_it_needs(self, command: str) -> None:
+        name, *options = command.split()
+        text = run(f"{name} {SMALL} -m 6MB {' '.join(options)}", status=3).stderr
+        assert "6 MB (6,000,000 bytes)" in text
+        assert text.endswith("needs at least 607.4 MB (607,359,968 bytes)\n")
+
+    def test_no_memory_is_no_missing_option(self) -> None:
+        assert "the memory is '0B'; it must be more than 0 bytes" in run(f"plan {SMALL} -m 0B", status=2).stderr
+
 
 class TestFilesOfOthers:
+    def test_a_plan_of_a_model_is_its_result(self) -> None:
+        document = {"format": "memsched-torch-plan/2", "result": json.loads(Path("r.json").read_text())}
+        Path("model.json").write_text(json.dumps(document))
+        for command in ("simulate {} --json", "validate {} --json", "place {} --json", "trace {} -o t.json --json"):
+            told = [json.loads(run(command.format(file)).stdout) for file in ("model.json", "r.json")]
+            for one in told:
+                one.pop("runtime", None)
+            assert told[0] == told[1]
+        run("plot model.json -o x.png")
+        said = "'model.json' is a plan of a PyTorch model (format 'memsched-torch-plan/2'), which "
+        assert said in run("plan model.json -m 40%", status=2).stderr
+        for inner in ("r.json", None, {}):
+            Path("model.json").write_text(json.dumps({**document, "result": inner}))
+            assert run("validate model.json", status=2).stderr.startswith("error: ")
+
     def test_a_chain_from_csv(self) -> None:
         assert "vdnn on times" in run("plan times.csv -m 100% -p vdnn").stdout
         assert json.loads(run("order times.csv --json").stdout)["problem"] == "times"
@@ -206,42 +246,6 @@ def test_a_mistyped_planner_is_recognised(command: str) -> None:
     assert "did you mean 'dynprog'?" in run(f"{command} {SMALL} {memory} -p dynprg", status=2).output
 
 
-WORDS = {
-    *("planner", "makespan", "/", "bound", "peak", "moved", "solved", "in", "optimal", "memory", "over", "ideal"),
-    *("lower", "gap", "profile", "stages", "graph", "ops", "min_memory", "peak_memory", "resident", "compute"),
-    *("points", "planned", "best", "mean", "claimed"),
-}
-
-
-class TestTables:
-    @pytest.mark.parametrize("columns", [40, 60, 80])
-    @pytest.mark.parametrize(
-        "command",
-        [
-            f"compare {SMALL} -m 40% --time-limit 0.01",
-            f"frontier {SMALL} -p rotor -p superneurons --points 2",
-            "profiles",
-            "sweep spec.toml --store s.sqlite",
-        ],
-    )
-    def test_no_word_of_a_header_is_broken(self, command: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("COLUMNS", str(columns))
-        lines = run(command).stdout.splitlines()
-        assert max(map(len, lines)) <= columns
-        rules = [at for at, line in enumerate(lines) if re.fullmatch("─+", line)]
-        assert rules
-        for rule in rules:
-            above = takewhile(lambda line: line and not re.search(r"\d", line), reversed(lines[:rule]))
-            header = " ".join(above).split()
-            assert len(header) >= 2
-            assert set(header) <= WORDS
-
-    def test_figures_are_whole(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("COLUMNS", "40")
-        text = run(f"frontier {SMALL} -p rotor --points 2").stdout
-        assert re.search(r"^rotor +598 MiB +49\.19 ms", text, re.MULTILINE)
-
-
 class TestLive:
     @pytest.fixture
     def said(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -280,31 +284,6 @@ class TestLive:
             assert not show.live()
 
 
-class TestCompletion:
-    def completed(self, *words: str) -> list[str]:
-        environment = {
-            "_MEMSCHED_COMPLETE": "bash_complete",
-            "COMP_WORDS": " ".join(("memsched", *words)),
-            "COMP_CWORD": str(len(words)),
-        }
-        return run("", env=environment).stdout.split()
-
-    def test_the_shell_gets_a_function(self) -> None:
-        assert "complete -o nosort -F" in run("", env={"_MEMSCHED_COMPLETE": "bash_source"}).stdout
-
-    def test_words(self) -> None:
-        assert self.completed("pl") == ["plain,place", "plain,plan", "plain,plot"]
-        assert "plain,--time-limit" in self.completed("plan", "--")
-        assert self.completed("plan", "resnet18-224-b3") == [f"plain,{SMALL}"]
-        assert self.completed("plan", "vit-224-b64") == ["plain,vit-224-b64-bf16", "plain,vit-224-b64-f32"]
-        assert self.completed("plan", "x", "-p", "a") == ["plain,auto", "plain,autoswap"]
-        assert self.completed("compare", "x", "-p", "a") == ["plain,autoswap"]
-
-    def test_files(self) -> None:
-        for words in (("plan", "./c"), ("simulate", "r"), ("plan", "x", "-o", "r"), ("sweep", "s")):
-            assert self.completed(*words) == [f"file,{words[-1]}"]
-
-
 @pytest.mark.parametrize("name", ["plan.png", "plan.SVG", "plan.html"])
 def test_a_plan_is_not_written_over_a_picture(name: str) -> None:
     Path(name).write_text("a picture")
@@ -321,3 +300,31 @@ def test_rows_of_a_sweep_need_no_file() -> None:
     Path("spec.toml").write_text(spec)
     assert run("sweep spec.toml --csv").stdout.count("\n") == 2
     assert json.loads(run("sweep spec.toml --json").stdout)["rows"]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (f"plan {SMALL} 40%", "a memory has its option before it: --memory 40%"),
+        (f"plan {SMALL} 8GiB", "a memory has its option before it: --memory 8GiB"),
+        (f"plan {SMALL}.json -m 40%", f"there is no file '{SMALL}.json'; the shipped profile is {SMALL}"),
+        (f"plan {SMALL.upper()} -m 40%", f"similar names: {SMALL}"),
+        ("trace r.json -o trace.html", "'trace.html' would be JSON"),
+        ("plan r.json -m 40%", "'r.json' is a result (format 'memsched-result/2'), which Result.load and"),
+        ("simulate c.json", "'c.json' is a chain (format 'memsched-chain/1'), which Chain.load and"),
+        ("plan . -m 40%", "it is a directory"),
+        ("report . -o x.html", "'.' is not a file"),
+    ],
+)
+def test_mistakes_of_a_first_command(line: str, words: str) -> None:
+    before = sorted(Path().iterdir())
+    text = run(line, status=2).stderr
+    assert text.startswith("error: ")
+    assert text.count("\n") == 1
+    assert words in text
+    assert sorted(Path().iterdir()) == before
+
+
+def test_planners_may_have_commas() -> None:
+    rows = json.loads(run("compare c.json -m 24 -b 2 -p greedy,vdnn -p rotor --json").stdout)["planners"]
+    assert list(rows) == ["greedy", "vdnn", "rotor"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -90,7 +92,7 @@ def test_that_no_planner_found_a_plan_is_not_called_a_proof(monkeypatch: pytest.
     assert ms.plan(graph, caught.value.min_memory, 0.0, time_limit=0.0).peak_memory <= caught.value.min_memory
     with pytest.raises(ms.InfeasibleError, match=r"there is no plan .* all \d+ states were searched"):
         ms.plan(graph, memory, 0.0, time_limit=0.0)
-    with pytest.raises(ms.InfeasibleError, match=f"in {least - 1} B .one op alone needs {least} B"):
+    with pytest.raises(ms.InfeasibleError, match=f"into {least - 1} B: one op alone needs at least {least} B"):
         ms.plan(graph, least - 1, 1.0, time_limit=0.0)
 
 
@@ -137,3 +139,13 @@ def test_what_progress_raises_reaches_the_caller(call: Callable[..., Any], mark:
 
     with pytest.raises(ms.InvalidInputError, match="my own"):
         call(ms.profiles.load("resnet18-224-b32"), "40%", "12GB/s", progress=late)
+
+
+def test_a_copy_of_a_comparison_is_one() -> None:
+    found = ms.compare(ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 4, 4]), 20, 8.0, planners=["greedy", "vdnn"])
+    for other in (found.copy(), copy.copy(found), pickle.loads(pickle.dumps(found))):
+        assert isinstance(other, ms.Comparison)
+        assert list(other) == ["greedy", "vdnn"]
+    other = found.copy()
+    del other["vdnn"]
+    assert len(found) == 2

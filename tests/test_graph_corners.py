@@ -14,6 +14,7 @@ from listed import GRAPH_PLANNERS
 from memsched.cli.app import command_line
 from memsched.planners.registry import PLANNERS
 
+pytestmark = pytest.mark.filterwarnings("ignore:the device's link is")  # so slow that its unit seems to be missing
 ALL = pytest.mark.parametrize("planner", GRAPH_PLANNERS)
 
 

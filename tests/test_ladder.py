@@ -158,9 +158,9 @@ def test_what_was_planned_for_a_rung_is_there_for_the_next_call(monkeypatch: pyt
     compare = sys.modules["memsched.study.compare"]
     outcome = compare._outcome
 
-    def counted(entry: object, problem: ms.Chain, device: ms.Device, options: dict[str, object]) -> object:
+    def counted(entry: object, problem: ms.Chain, device: ms.Device, *more: object) -> object:
         asked.append(device.memory)
-        return outcome(entry, problem, device, options)
+        return outcome(entry, problem, device, *more)
 
     monkeypatch.setattr(compare, "_outcome", counted)
     again = ms.plan(chain, memory, 12.2e9)

@@ -25,6 +25,7 @@ from memsched.study.compare import _bounded
 from memsched.support.units import parse_bytes
 from test_tiny_graphs import tiny_graph
 
+pytestmark = pytest.mark.filterwarnings("ignore:the device's link is")  # so slow that its unit seems to be missing
 MOST = 2**53
 CHAIN = ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 4, 4])
 
@@ -190,6 +191,7 @@ def test_bounds_are_numbers_whatever_the_magnitudes(count: int) -> None:
         problem = (extreme_chain if rng.random() < 0.6 else extreme_graph)(rng)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
+            warnings.filterwarnings("ignore", "the device's link is")
             found = ms.bounds(problem, device=extreme_device(rng, problem), time_limit=0.0)
         assert 0 <= found.compute <= min(found.fractional, found.recompute) * (1 + 1e-9)
         assert 0 <= found.transfer <= found.best * (1 + 1e-9)

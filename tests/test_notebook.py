@@ -28,8 +28,9 @@ pytest.importorskip("matplotlib")
 CHAIN = ms.Chain([1, 2, 1], [2, 3, 1], [4, 6, 5, 3], [0, 6, 5, 3], saved=[9, 5, 4], name="small")
 REAL = "resnet101-224-b32"
 PICTURES = {"result", "frontier", "sweep", "placement"}
-TAGS = {"div", "style", "table", "caption", "thead", "tbody", "tr", "th", "td", "p", "img"}
+TAGS = {"div", "style", "table", "caption", "thead", "tbody", "tr", "th", "td", "p", "img", "svg", "rect", "title"}
 ATTRIBUTES = {"class", "scope", "colspan", "style", "alt", "src"}
+ATTRIBUTES |= {"viewbox", "preserveaspectratio", "x", "y", "width", "height"}  # of what is over a picture
 
 
 def values(problem: ms.Chain | ms.Graph, beta: float | str = 2.0) -> dict[str, Any]:
@@ -300,11 +301,18 @@ def test_the_repr_of_every_class_is_short() -> None:
 
 
 def test_frames_of_pandas() -> None:
-    pytest.importorskip("pandas")
+    pandas = pytest.importorskip("pandas")
     steps = real()["result"].to_pandas()
-    assert list(steps.columns) == ["kind", "name", "start", "end"]
+    assert list(steps.columns) == ["kind", "name", "stage", "start", "end"]
     assert len(steps) == len(real()["result"].schedule)
     assert set(steps["kind"]) == {"forward", "backward", "recompute", "offload", "prefetch", "free"}
+    stages = dict(zip(steps["name"], steps["stage"], strict=True))
+    names = real()["result"].problem.names
+    assert {stages[name] for name in ("F1", "B1", "a1")} == {names[0]} == {"conv1"}
+    assert stages["F38"] == stages["B38"] == names[37]
+    assert {name for name, stage in stages.items() if pandas.isna(stage)} == {"loss"} | ({"a0"} & {*stages})
+    assert ms.swap_all(ms.to_graph(CHAIN), "100%", 2.0).to_pandas()["stage"].isna().all()
+    assert "layer1.0" in stages["tape4/0" if "tape4/0" in stages else "tape4"]
     assert steps["end"].max() == real()["result"].makespan
     assert (steps["start"].dtype, steps["end"].dtype) == ("float64", "float64")
     table = real()["comparison"].to_pandas()

@@ -66,6 +66,18 @@ def test_what_a_wheel_is_tested_with_is_there() -> None:
     assert set(read["tool"]["cibuildwheel"]["test-extras"]) <= set(read["project"]["optional-dependencies"])
 
 
+def test_the_licences_of_all_that_is_packed_are_named() -> None:
+    """Also that of the library in reports, whose folder says where it comes from."""
+    read = project()
+    named = set(read["project"]["license-files"])
+    package = ROOT / "python"
+    assert named == {"LICENSE", *(path.relative_to(ROOT).as_posix() for path in package.rglob("LICENSE*"))}
+    for path in named - {"LICENSE"}:
+        assert "licence" in (ROOT / path).with_name("README.md").read_text(encoding="utf-8")
+        assert "MIT License" in (ROOT / path).read_text(encoding="utf-8")
+    assert read["project"]["license"] == "MIT"
+
+
 def test_the_changelog_keeps_its_form() -> None:
     lines = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
     sections = [line for line in lines if line.startswith("## ")]

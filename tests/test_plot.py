@@ -159,7 +159,7 @@ def test_a_frontier_shows_every_plan_and_nothing_where_there_is_none() -> None:
     shown = words(figure)
     for word in ("toy", "3 stages, link 1 B/s", "memory (bytes)", "makespan (s)", "pofo", "rotor", "greedy"):
         assert word in shown
-    for word in ("ideal 12 s", "peak of the plain run 18 B", "least memory of a planner"):
+    for word in ("ideal 12 s", "peak of the plain run 18 B", "least memory with a plan, by colour"):
         assert word in shown
     for one in (POFO, ROTOR, GREEDY):
         planned = [(memory, best) for memory, best in zip(one.memory, one.makespan, strict=True) if np.isfinite(best)]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import pickle
+import re
 import warnings
 from collections.abc import Callable
 from fractions import Fraction
@@ -11,10 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import memsched as ms
 from memsched.planners.registry import PLANNERS
-from memsched.problems.budget import parse_memory
+from memsched.problems.budget import parse_memory, told_bytes
+from memsched.support.units import Bytes, exact_bytes, parse_bytes
 
 MIB = 2**20
 CHAIN = ms.Chain([1, 2, 1], [2, 1, 2], [4 * MIB, 6 * MIB, 5 * MIB, 3 * MIB], [0, 6 * MIB, 5 * MIB, 3 * MIB])
@@ -157,3 +162,172 @@ def test_limits_are_checked_where_a_planner_hands_on(value: Any) -> None:
 def test_no_pieces_is_the_same_in_words() -> None:
     for planner in (ms.vdnn, ms.tflms):
         same(planner(GRAPH, "100%", "64MB/s", chunk="none"), planner(GRAPH, "100%", "64MB/s"))
+
+
+WIDE = ms.Chain([1, 1], [1, 1], [204_100_000, 204_100_000, 100], [0, 204_100_000, 100])  # an op needs three of them
+
+
+@pytest.mark.parametrize("call", [ms.plan, ms.greedy, lambda *a: ms.compare(*a, planners=["greedy"])["greedy"]])
+@pytest.mark.parametrize(
+    ("memory", "has", "needs"),
+    [
+        ("500MB", "500 MB (500,000,000 bytes)", "612.3 MB (612,300,000 bytes)"),
+        ("0.5 gb", "0.5 GB (500,000,000 bytes)", "0.6123 GB (612,300,000 bytes)"),
+        ("0.5GiB", "0.5 GiB (536,870,912 bytes)", "0.5703 GiB (612,300,000 bytes)"),
+        (500_000_000, "477 MiB (500,000,000 bytes)", "584 MiB (612,300,000 bytes)"),
+        ("500e6", "477 MiB (500,000,000 bytes)", "584 MiB (612,300,000 bytes)"),
+        ("1kB", "1 kB (1,000 bytes)", "612.3 MB (612,300,000 bytes)"),
+        ("40", '40 B (did you mean "40%"?)', "584 MiB (612,300,000 bytes)"),
+    ],
+)
+def test_errors_are_in_the_unit_that_was_written(call: Callable[..., Any], memory: Any, has: str, needs: str) -> None:
+    assert ms.min_memory(WIDE) == ms.min_memory(WIDE, "greedy") == 612_300_000
+    try:
+        error = call(WIDE, memory, "12GB/s")
+    except ms.InfeasibleError as raised:
+        error = raised
+    assert isinstance(error, ms.InfeasibleError)
+    assert f"to {has}: " in str(error).replace(" in ", " to ")
+    assert str(error).endswith(f"needs at least {needs}")
+
+
+def test_percent_tells_both() -> None:
+    with pytest.raises(ms.InfeasibleError) as caught:
+        ms.dynprog(CHAIN, "40%")
+    memory, peak = parse_memory("40%", CHAIN), ms.peak_memory(CHAIN)
+    assert f" in 40% ({exact_bytes(memory).replace(' (', ', ')}: " in str(caught.value)
+    assert str(caught.value).endswith(f" it needs at least 100% ({exact_bytes(peak).replace(' (', ', ')}")
+    with pytest.raises(ms.InfeasibleError, match=r"rotor has no plan for 'chain' in 0% \(.* needs at least \d+"):
+        ms.rotor(CHAIN, "0%")
+
+
+@given(st.integers(0, 2**52), st.sampled_from(["", "kB", "MB", "GB", "TB", "PB", "KiB", "MiB", "GiB", "TiB", "PiB"]))
+def test_what_is_needed_may_be_typed(count: int, unit: str) -> None:
+    told = exact_bytes(count, unit, up=True)
+    text = told.split(" (")[0]
+    assert count <= parse_bytes(text, forms="") <= 1.002 * count + 1
+    assert "(" not in told or int(re.sub(r"\D", "", told.split("(")[1])) == count
+    assert abs(parse_bytes(exact_bytes(count, unit).split(" (")[0]) - count) <= 1 + 0.006 * count
+
+
+@given(st.integers(0, 100_000))
+def test_a_percentage_that_is_needed_may_be_typed(more: int) -> None:
+    count = ms.min_memory(CHAIN) + more
+    assert parse_memory(told_bytes(count, "%", CHAIN, up=True).split(" (")[0], CHAIN) >= count
+
+
+def test_the_unit_travels_with_the_bytes() -> None:
+    some = parse_memory("1.5 gib", CHAIN)
+    for one in (some, pickle.loads(pickle.dumps(some))):
+        assert (one, one.unit, type(one)) == (3 * 2**29, "GiB", Bytes)
+        assert f"{one}" == repr(one) == str(3 * 2**29)
+    assert parse_memory("10%", CHAIN).unit == "%"
+    assert parse_bytes(5).unit == parse_bytes("5 B").unit == ""
+
+
+@pytest.mark.parametrize("method", ["search", "ilp"])
+def test_a_capacity_is_told_in_its_unit(method: str) -> None:
+    if method == "ilp":
+        pytest.importorskip("highspy")
+    buffers = [ms.Buffer(0, 2, "4MB"), ms.Buffer(1, 3, "4MB")]
+    with pytest.raises(ms.InfeasibleError, match=r"8 MB \(8,000,000 bytes\).* 6 MB \(6,000,000 bytes\)"):
+        ms.place(buffers, capacity="6MB", method=method)
+
+
+def test_errors_name_the_planner_that_was_asked() -> None:
+    for name in GRAPHS:
+        with pytest.raises(ms.InfeasibleError, match=f"^{name} "):
+            getattr(ms, name)(GRAPH, 1, "64MB/s")
+
+
+def test_a_link_of_a_device_without_its_unit_is_told_once_where_it_was_given() -> None:
+    slow = ms.Device("1GB", 12.2)
+    for call in (ms.greedy, ms.plan, ms.bounds, lambda *a, **k: ms.compare(*a, planners=["greedy", "vdnn"], **k)):
+        with pytest.warns(UserWarning, match=r"the device's link is 12\.2 B/s, .* such as 12GB/s") as told:
+            call(CHAIN, "60%", device=slow)
+        assert [Path(one.filename) for one in told] == [Path(__file__)]
+
+
+@pytest.mark.parametrize("given", [{"beta": [12]}, {"device": ms.Device(1, 12)}])
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_a_link_of_a_sweep_without_its_unit_is_told(given: dict[str, Any], executor: str) -> None:
+    with pytest.warns(UserWarning, match=r" is 12 B/s, .* such as 12GB/s") as told:
+        ms.sweep(CHAIN, ["greedy", "vdnn"], memory=["60%", "70%"], executor=executor, jobs=1, **given)
+    assert [Path(one.filename) for one in told] == [Path(__file__)]
+
+
+KEPT = {
+    "Chain": CHAIN,
+    "Graph": GRAPH,
+    "GraphFamily": ms.GraphFamily(lambda batch: GRAPH, 1),
+    "Device": ms.Device(1),
+    "Schedule": ms.greedy(CHAIN, "50%", "64MB/s").schedule,
+    "Result": ms.greedy(CHAIN, "50%", "64MB/s"),
+    "Placement": ms.place([ms.Buffer(0, 1, 1)]),
+}
+
+
+@pytest.mark.parametrize("kind", KEPT)
+@pytest.mark.parametrize("other", KEPT)
+def test_a_file_of_another_kind_says_what_it_is_and_what_reads_it(kind: str, other: str, tmp_path: Path) -> None:
+    KEPT[kind].save(tmp_path / "x.json")
+    reader = getattr(ms, other)
+    read = reader.from_json if other == "Placement" else reader.load
+    if kind == other:
+        read(tmp_path / "x.json")
+        return
+    with pytest.raises(ms.InvalidInputError, match=rf"'.*x\.json' is an? .* \(format .*\), which {kind}\.\w+ and "):
+        read(tmp_path / "x.json")
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({}, "has no format; expected 'memsched-chain/1'"),
+        ({"format": "memsched-chain/9"}, "of another version of memsched; expected 'memsched-chain/1'"),
+        ({"format": "onnx"}, "none of memsched's; expected 'memsched-chain/1'"),
+        ({"format": ["memsched-plan/1"]}, "none of memsched's"),
+        ({"format": "memsched-torch-plan/1"}, "a plan of a PyTorch model .*, which memsched.torch.TorchPlan.load"),
+    ],
+)
+def test_other_formats_are_told(document: dict[str, Any], words: str) -> None:
+    with pytest.raises(ms.InvalidInputError, match=words):
+        ms.Chain.from_json(document)
+
+
+@pytest.mark.parametrize("unit", ["Gb", "Mb", "Kb", "kb", "Gib", "b"])
+def test_bits_are_no_bytes_anywhere(unit: str) -> None:
+    for call in (
+        lambda: ms.Device(f"6{unit}"),
+        lambda: ms.Device("6GB", f"6{unit}/s"),
+        lambda: ms.greedy(CHAIN, f"6{unit}"),
+        lambda: ms.greedy(CHAIN, "100%", chunk=f"6{unit}"),
+        lambda: ms.Buffer(0, 1, f"6 {unit}"),
+    ):
+        with pytest.raises(ms.InvalidInputError, match=" reads as bits"):
+            call()
+    assert ms.Device("6gb", "6gb/s") == ms.Device(6e9, 6e9)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("graph:resnet18-224-b32", r"load_graph\('resnet18-224-b32'\) loads it"),
+        ("analytic:vgg16:32", r"analytic\(network, batch, gpu\) makes it"),
+        ("mine.json", "Chain.load or Graph.load reads it"),
+        ("mine.csv", "Chain.from_csv reads it"),
+        ("mine.onnx", "Graph.from_onnx reads it"),
+    ],
+)
+def test_names_of_the_command_line_say_which_function_is_meant(name: str, remedy: str) -> None:
+    with pytest.raises(ms.InvalidInputError, match=remedy):
+        ms.profiles.load(name)
+
+
+def test_one_of_a_kind_is_told_in_the_singular() -> None:
+    tiny = ms.Chain([1], [1], [4, 4], [0, 4])
+    assert repr(ms.frontier(tiny, planner="rotor", memory=["100%"])).startswith("Frontier(planner='rotor', problem=")
+    assert "1 plan for 1 memory, " in repr(ms.frontier(tiny, planner="rotor", memory=["100%"]))
+    assert repr(ms.compare(tiny, "100%", planners=["rotor"])).startswith("Comparison(1 planner, best")
+    assert repr(ms.place([ms.Buffer(0, 1, 4)])).startswith("Placement(1 buffer, ")
+    assert repr(ms.sweep(tiny, ["rotor"], memory=["100%"], beta=[8.0])).startswith("Sweep(1 point: 1 planned, ")

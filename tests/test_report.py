@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import hashlib
 import itertools
 import json
 import re
@@ -22,22 +25,21 @@ from hypothesis import strategies as st
 
 import memsched as ms
 from memsched.cli.app import command_line
-from memsched.show.plots import addresses as plot_addresses
-from memsched.show.plots import frontier as plot_frontier
-from memsched.show.plots import plan as plot
+from memsched.show.plots import palette
 from memsched.show.plots.sweep import plot_sweep
 from memsched.show.report import figures, page, write_report, write_sweep_report
-from memsched.show.report.comparison import studies, study
+from memsched.show.report.comparison import POINTS, Study, studies, study
 from memsched.show.report.results_page import _kind_table, results_page
 from memsched.show.report.summary import summarize, verdict
 from memsched.show.report.sweep_page import sweep_page
 from memsched.show.report.sweep_rows import standings
-from memsched.show.report.tables import Column, Table, exact, shown
+from memsched.show.report.tables import Column, Table
 from memsched.show.report.tensors import FATES, tensor_uses
+from memsched.show.report.text import Number, plain, shown
 from memsched.study.sweep.rows import checked
 from memsched.testing import graphs, schedules
 
-pytest.importorskip("plotly", reason="reports need plotly")
+pytest.importorskip("jinja2", reason="reports need jinja2")
 
 NUMBERS = ("count", "bytes", "seconds", "bandwidth", "percent", "ratio")
 CHAIN = ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5], saved=[9, 5], resident=7, name="toy")
@@ -60,9 +62,19 @@ def result_of(chain: ms.Chain, schedule: ms.Schedule, device: ms.Device) -> ms.R
 
 def data_of(text: str) -> Any:
     """The figures in a page."""
-    found = re.findall(r'<script type="application/json" id="memsched-data">(.*?)</script>', text, re.DOTALL)
-    assert len(found) == 1
-    return json.loads(found[0])
+    return json.loads(unpacked(text, "memsched-data"))
+
+
+def unpacked(text: str, name: str) -> str:
+    """What is compressed in an element of a page."""
+    (found,) = re.findall(rf'<script type="application/gzip" id="{name}">(.*?)</script>', text, re.DOTALL)
+    return gzip.decompress(base64.b64decode(found, validate=True)).decode()
+
+
+def written(macro: str, value: Any) -> str:
+    """A value as a macro of parts.html writes it."""
+    template = page.environment().from_string(f"{{% from 'parts.html' import {macro} %}}{{{{ {macro}(value) }}}}")
+    return str(template.render(value=value))
 
 
 class Reader(HTMLParser):
@@ -264,7 +276,7 @@ def test_columns_have_one_entry_a_step_or_a_stay(case: tuple[ms.Chain, ms.Schedu
     assert set(found["lifetimes"]["order"]) == set(found["lifetimes"]["tensor"]) == shown_rows
     assert found["memory"]["peak"] == result.peak_memory == max(found["memory"]["bytes"])
     assert found["addresses"] is None
-    json.dumps(page.plain(found), allow_nan=False)
+    json.dumps(found, allow_nan=False)
 
 
 @settings(max_examples=20)
@@ -296,7 +308,7 @@ def test_a_fluid_plan_that_was_placed_is_drawn_by_op() -> None:
 
 def test_the_verdict_says_what_is_proven() -> None:
     def said(result: ms.Result) -> str:
-        return Reader(verdict(result, summarize(result))).text
+        return plain(verdict(result, summarize(result)))
 
     assert said(ms.greedy(CHAIN, 100, 2.0)) == "proven optimal: no plan with whole tensors within this budget is faster"
     assert said(ms.greedy(CHAIN, 100, 2.0, chunk=1)).startswith("proven optimal: no plan in the same pieces within")
@@ -329,7 +341,7 @@ def test_a_family_in_rounds_names_them() -> None:
     assert sum(times for _, times in result.schedule.rounds) > 1
     text = Reader(results_page([result], [None])).text
     for batch, times in result.schedule.rounds:
-        assert f"{times} × {batch} samples" in text
+        assert f"{times} × {batch} sample{'' if batch == 1 else 's'}" in text
     assert "the first round is shown" in text
     assert "in the same rounds" in text
     saved = ms.Result.from_json(json.loads(json.dumps(result.to_json())))
@@ -345,7 +357,7 @@ def test_a_family_in_rounds_names_them() -> None:
 def test_the_page_holds_the_exact_figures_and_says_them(results: list[ms.Result]) -> None:
     text = results_page(results, [None] * len(results))
     found = data_of(text)
-    assert found["format"] == "memsched-report/1"
+    assert found["format"] == "memsched-report/2"
     read = Reader(text)
     values = {attributes.get("data-value") for _, attributes in read.tags}
     for result, one in zip(results, found["results"], strict=True):
@@ -362,7 +374,7 @@ def test_the_page_holds_the_exact_figures_and_says_them(results: list[ms.Result]
 def test_scripts_are_those_that_the_page_allows_and_nothing_is_fetched() -> None:
     read = Reader(results_page([RESULT], [None]))
     scripts = [attributes for tag, attributes in read.tags if tag == "script"]
-    assert scripts == [{"type": "application/json", "id": "memsched-data"}, {}, {}]
+    assert scripts == [*({"type": "application/gzip", "id": name} for name in ("memsched-data", "plotly")), {}]
     assert not [
         tag for tag, attributes in read.tags if {"src", "href", "srcset", "onclick", "onload"} & set(attributes)
     ]
@@ -373,6 +385,70 @@ def test_scripts_are_those_that_the_page_allows_and_nothing_is_fetched() -> None
     assert "connect-src" not in policy
     assert "unsafe-eval" not in policy
     assert not re.search(r"url\(|@import|https?:", files("memsched.show.report").joinpath("page.css").read_text())
+
+
+def test_templates_write_the_html_and_escape_what_they_are_given() -> None:
+    package = files("memsched.show.report")
+    for path in package.iterdir():
+        if path.name.endswith(".py"):
+            assert not re.search(r"</?[a-z][a-z0-9]*[ >]", path.read_text(encoding="utf-8")), path.name
+    assert not re.search(r"</script|<!--", "".join(package.joinpath(name).read_text() for name in page.SCRIPTS))
+    assert written("words", (WICKED, Number("count", 3))).startswith("&lt;/script&gt;")
+    with pytest.raises(pytest.importorskip("jinja2").UndefinedError, match="'nothing' is undefined"):
+        page.environment().from_string("{{ nothing }}").render()
+    safe = [
+        text
+        for path in package.joinpath("templates").iterdir()
+        for text in re.findall(r"(\w+)\|safe", path.read_text())
+    ]
+    assert sorted(safe) == ["hashes", "script", "style"]  # our own files
+
+
+def test_the_library_is_the_file_that_npm_has() -> None:
+    folder = files("memsched.show.report").joinpath("vendor")
+    library, readme = folder.joinpath("plotly-basic.min.js").read_bytes(), folder.joinpath("README.md").read_text()
+    digest = hashlib.sha256(library).hexdigest()
+    assert digest == "99784e3abfb07b142a15e521a439e6d9addceadb3f79553fd24c72774f0649ba"
+    assert f"| `{digest}` |" in readme
+    version = re.search(rb"plotly\.js \(basic - minified\) v([\d.]+)", library)
+    assert version is not None
+    assert f"| version | {version[1].decode()} |" in readme
+    assert folder.joinpath("LICENSE").read_text().startswith("MIT License\n\nCopyright (c) 2016-2024 Plotly")
+    assert library.decode() == unpacked(results_page([RESULT], [None]), "plotly")
+
+
+MOST_BYTES = 1_500_000  # of a page
+
+
+def largest_graph() -> ms.Graph:
+    """The shipped training step with the most tensors."""
+    listed = (ms.profiles.load_graph(name) for name in ms.profiles.graph_names() if name.startswith("densenet201"))
+    return max(listed, key=lambda graph: len(graph.tensors))
+
+
+def test_no_shipped_network_is_larger() -> None:
+    name = max(ms.profiles.graph_names(), key=lambda name: len(ms.profiles.load_graph(name).tensors))
+    assert name.startswith("densenet201")
+
+
+@pytest.mark.parametrize("kind", ["plan", "tensors", "addresses", "sweep"])
+def test_a_page_about_the_largest_example_can_be_mailed(kind: str) -> None:
+    """They had 5 to 7 MB."""
+    if kind == "sweep":
+        sizes = [2**30 + k for k in range(1000)]
+        text = sweep_page([{**ROW, "memory": size, "peak_memory": size - 1} for size in sizes])
+    elif kind == "plan":
+        chain = ms.profiles.load("densenet201-224-b32")
+        outcomes = {name: ms.plan(chain, "40%", 12e9, planner=name) for name in ("greedy", "dynprog", "vdnn")}
+        curve = ms.frontier(chain, planner="greedy", beta=12e9, points=POINTS)
+        text = results_page([outcomes["dynprog"]], [Study(outcomes=outcomes, curves=(curve, curve, curve, curve))])
+    elif kind == "tensors":
+        graph = largest_graph()
+        result = ms.superneurons(graph, ms.peak_memory(graph), 12e9)
+        text = results_page([result], [Study(outcomes={"superneurons": result}, curves=())])
+    else:
+        text = results_page([ms.olla(largest_graph(), "100%", 0)], [None])
+    assert 600_000 < len(text.encode()) < MOST_BYTES
 
 
 def wicked_results() -> list[ms.Result]:
@@ -413,26 +489,41 @@ def test_a_figure_is_shown_with_its_exact_value(kind: str, value: float) -> None
     if kind == "bytes" and value == float("inf"):
         return
     table = Table(name="t", columns=(Column(title="x", kind=kind),), rows=[[value]])
-    read = Reader(table.to_html())
+    read = Reader(written("table", table))
     cell = next(attributes for tag, attributes in read.tags if tag == "td")
     assert float(cell["data-value"] or "") == value
     assert (cell["title"] or "").startswith(repr(value))
     assert read.text.endswith(shown(kind, value))
-    assert exact(kind, value)[0] == repr(value)
+    assert Number(kind, value).plain == repr(value)
 
 
 def test_a_long_table_has_its_first_rows_in_the_page_and_all_in_the_data() -> None:
     table = Table(name="t", columns=(Column(title="x", kind="count"),), rows=[[k] for k in range(500)])
-    assert table.to_html().count("<tr>") == 61
+    assert written("table", table).count("<tr>") == 61
     assert len(table.to_json()["rows"]) == 500
 
 
+CSS = files("memsched.show.report").joinpath("page.css").read_text(encoding="utf-8")
+DAY_AND_NIGHT = re.compile(r"--([\w-]+): light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\)[;\n ]")
+LINES = [f"s{at}" for at in range(8)]
+
+
 def test_colours_are_those_of_the_other_pictures() -> None:
-    css = files("memsched.show.report").joinpath("page.css").read_text(encoding="utf-8")
-    for name, colour in {**plot._COLOURS, **plot_addresses._COLOURS, "resident": plot._RESIDENT}.items():
-        assert f"--{name}: {colour};" in css
-    for at, colour in enumerate((*plot_frontier.COLOURS, plot._MEMORY)):
-        assert f"--{'memory' if at == 8 else f's{at}'}: light-dark({colour}," in css
+    day = {name: light for name, light, _ in DAY_AND_NIGHT.findall(CSS)}
+    shared = {**palette.STREAMS, **palette.ROLES, "memory": palette.MEMORY, "resident": palette.RESIDENT}
+    assert {name: day[name] for name in shared} == shared
+    assert [day[name] for name in LINES] == list(palette.LINES)
+
+
+def test_every_colour_of_data_stands_out_by_day_and_by_night() -> None:
+    """3:1, as WCAG 2 asks of what is needed to understand a picture. The old yellow had 1.2 on a light page."""
+    colours = {name: (light, dark) for name, light, dark in DAY_AND_NIGHT.findall(CSS)}
+    data = [*palette.STREAMS, *palette.ROLES, "loss", "memory", "resident", *LINES]
+    for name in dict.fromkeys(data):
+        for back in ("page", "card"):
+            for by, (colour, behind) in enumerate(zip(colours[name], colours[back], strict=True)):
+                low, high = sorted((palette.luminance(colour), palette.luminance(behind)))
+                assert (high + 0.05) / (low + 0.05) >= 3, (name, back, ("day", "night")[by])
 
 
 # Comparing.
@@ -699,12 +790,12 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_without_plotly_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("plotly", "plotly.offline"):
-        monkeypatch.setitem(sys.modules, name, None)
+def test_without_jinja2_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
     monkeypatch.setattr("memsched.show.report.studies", None)  # nothing is planned in vain
-    with pytest.raises(ms.MemschedError, match=r"reports need plotly; pip install 'memsched\[report\]'"):
-        write_report(RESULT, tmp_path / "r.html")
+    for write in (lambda path: write_report(RESULT, path), lambda path: write_sweep_report([ROW], path)):
+        with pytest.raises(ms.MemschedError, match=r"reports need jinja2; pip install 'memsched\[report\]'"):
+            write(tmp_path / "r.html")
     assert not list(tmp_path.iterdir())
 
 
@@ -747,7 +838,7 @@ class TestCommand:
         Path("half.json").write_text('{"format": ')
         assert "'half.json'" in run("g.json", "half.json", "-o", "r.html", status=2)
         Path("plan.json").write_text(json.dumps(RESULT.schedule.to_json()))
-        assert "memsched-result/1" in run("plan.json", "-o", "r.html", status=2)
+        assert "'plan.json' is a bare plan" in run("plan.json", "-o", "r.html", status=2)
         document = RESULT.to_json()
         del document["schedule"]["steps"][0]
         document["timeline"]["start"].pop()
@@ -768,7 +859,7 @@ class TestCommand:
         module = ModuleType("memsched.study.sweep")
         module.read_store = lambda path: SimpleNamespace(rows=[ROW])  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "memsched.study.sweep", module)
-        assert run("grid.json", "-o", "s.html") == "1 points, 1 of them planned: saved in s.html\n"
+        assert run("grid.json", "-o", "s.html") == "1 point, 1 of them planned: saved in s.html\n"
         assert data_of(Path("s.html").read_text())["sweep"]["title"] == "grid"
         assert json.loads(run("grid.json", "-o", "s.html", "--json"))["planned"] == 1
         assert "'grid.json' is a sweep's store" in run("g.json", "grid.json", "-o", "r.html", status=2)
@@ -780,7 +871,6 @@ class TestCommand:
         run("real.sqlite", "-o", "s.html")
         assert data_of(Path("s.html").read_text())["sweep"]["points"] == 6
 
-    def test_without_plotly(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in ("plotly", "plotly.offline"):
-            monkeypatch.setitem(sys.modules, name, None)
+    def test_without_jinja2(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "jinja2", None)
         assert "pip install 'memsched[report]'" in run("g.json", "-o", "r.html", status=1)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import itertools
 import json
 import math
 import random
@@ -18,7 +21,7 @@ from memsched.show.report import write_report, write_sweep_report
 from memsched.support.units import format_bandwidth, format_bytes, format_percent, format_seconds
 from memsched.testing import random_schedule
 
-pytest.importorskip("plotly", reason="reports need plotly")
+pytest.importorskip("jinja2", reason="reports need jinja2")
 playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="the browser tests need chromium on the PATH")
@@ -51,7 +54,8 @@ class Opened:
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.goto(path.as_uri())
         self.page.wait_for_selector("html[data-ready]")
-        self.data = json.loads(self.page.locator("#memsched-data").text_content())
+        packed = base64.b64decode(self.page.locator("#memsched-data").text_content())
+        self.data = json.loads(gzip.decompress(packed))
 
     def point(self, figure: str, x: float, y: float, axis: str = "yaxis") -> str:
         """Put the pointer at a place in the units of a figure's axes; returns what the tip says, or nothing."""
@@ -222,7 +226,7 @@ def test_resting_on_a_bar_says_what_it_is(opened: Any, report: Path, result: ms.
             key=lambda k: columns["end"][k] - columns["start"][k],
         )
         start, end = columns["start"][at], columns["end"][at]
-        tip = one.point(".timeline", factor * (start + end) / 2, columns["lane"][at])
+        tip = one.point(".timeline", factor * (start + end) / 2, (0, 1.25, 2.25)[columns["lane"][at]])
         assert tip.startswith(columns["name"][at])
         for words in (kind, f"step {columns['step'][at]}", format_seconds(start), format_seconds(end - start)):
             assert words in tip
@@ -252,20 +256,174 @@ def test_resting_on_a_bar_says_what_it_is(opened: Any, report: Path, result: ms.
     assert one.point(".timeline", factor * figures["until"] * 1.004, 1) == ""
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("kind", ["one result", "two results", "a sweep"])
-def test_axe_finds_nothing(browser: Any, result: ms.Result, tmp_path: Path, kind: str, scheme: str) -> None:
+@pytest.fixture(scope="module")
+def tensors() -> ms.Result:
+    """A plan whose tensors do not all have room for their names."""
+    graph = ms.profiles.load_graph("resnet18-224-b32")
+    return ms.olla(graph, "100%", 0)
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 375)])
+@pytest.mark.parametrize("kind", ["one result", "two results", "addresses", "a sweep"])
+def test_axe_finds_nothing(
+    browser: Any, result: ms.Result, tensors: ms.Result, tmp_path: Path, kind: str, scheme: str, width: int
+) -> None:
     """What screen readers need: headings in order, roles, names, contrast."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     path = tmp_path / "page.html"
     if kind == "a sweep":
         write_sweep_report(sweep_rows(40), path)
     else:
-        write_report([result] if kind == "one result" else [result, replace(result)], path, compare=False)
-    seen = Opened(browser, path, color_scheme=scheme)
+        results = {"one result": [result], "two results": [result, replace(result)], "addresses": [tensors]}[kind]
+        write_report(results, path, compare=False)
+    seen = Opened(browser, path, width, color_scheme=scheme)
+    if kind == "addresses":
+        seen.page.locator(".switch").click()
     found = axe.run(seen.page).response["violations"]
-    seen.context.close()
     assert [(one["id"], one["help"]) for one in found] == []
+    assert seen.page.locator("h1:visible").count() == 1
+    figures = seen.page.locator("figure:visible")
+    assert figures.count() == {"one result": 2, "two results": 2, "addresses": 3, "a sweep": 1}[kind]
+    for figure in figures.all():  # one image each, and its name is the sentence above it
+        caption = figure.locator("figcaption").inner_text()
+        assert len(caption) > 30
+        assert figure.get_by_role("img", name=caption, exact=True).count() == 1
+    assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+    seen.context.close()
+
+
+def boxes_of(page: Any, selector: str) -> list[dict[str, float]]:
+    """Where the elements are in the window."""
+    found: list[dict[str, float]] = page.eval_on_selector_all(
+        selector, "all => all.map((one) => one.getBoundingClientRect().toJSON())"
+    )
+    return found
+
+
+def names_in_bars(page: Any) -> list[str]:
+    """The names that bars of the timeline have; none lies on another one."""
+    drawn: list[str] = page.evaluate(
+        """() => { const div = document.querySelector('.timeline');
+            return [...div.data.find((one) => one.mode === 'text').text,
+                    ...div.layout.annotations.filter((one) => one.textangle === -90).map((one) => one.text)]; }"""
+    )
+    places = boxes_of(page, ".timeline .textpoint text")
+    places += boxes_of(page, ".timeline .annotation-text-g[transform^='rotate(-90'] text")
+    assert len(places) == len(drawn)
+    for one, other in itertools.combinations(places, 2):
+        apart = one["right"] <= other["left"] + 1 or other["right"] <= one["left"] + 1
+        assert apart or one["bottom"] <= other["top"] + 1 or other["bottom"] <= one["top"] + 1
+    return drawn
+
+
+def test_bars_have_the_names_of_layers_where_there_is_room(opened: Any, report: Path) -> None:
+    one = opened(report, width=1400)
+    columns = one.data["results"][0]["figures"]["timeline"]
+    layers = {layer for layer, lane in zip(columns["layer"], columns["lane"], strict=True) if layer and lane == 0}
+    assert {"conv1", "layer1.0", "layer4.1"} <= layers
+    found = names_in_bars(one.page)
+    assert sum(any(name.endswith(layer) for layer in layers) for name in found) >= 5
+    assert len(found) > len(names_in_bars(opened(report, width=375).page))
+    one.drag(".timeline", 0.1, 0.3)
+    start, end = one.range(".timeline")
+    factor = one.data["results"][0]["figures"]["time_unit"][0]
+    wide = [
+        layer
+        for layer, lane, begin, finish in zip(*(columns[key] for key in ("layer", "lane", "start", "end")), strict=True)
+        if lane == 0 and min(finish * factor, end) - max(begin * factor, start) > 0.05 * (end - start)
+    ]
+    assert len(wide) > 3
+    zoomed = names_in_bars(one.page)
+    assert all(any(name.endswith(layer) for name in zoomed) for layer in wide)
+
+
+def test_streams_that_are_not_used_have_no_lane(opened: Any, report: Path, tensors: ms.Result, tmp_path: Path) -> None:
+    path = tmp_path / "still.html"
+    write_report(tensors, path, compare=False)
+    still, busy = opened(path), opened(report)
+    lanes = "document.querySelector('.timeline')._fullLayout.yaxis.ticktext"
+    assert still.page.evaluate(lanes) == ["compute"]
+    assert busy.page.evaluate(lanes) == ["compute", "device to host", "host to device"]
+    heights = [one.page.locator(".timeline").bounding_box()["height"] for one in (still, busy)]
+    assert heights[0] < heights[1] - 80
+
+
+@pytest.mark.parametrize("width", [1200, 375])
+def test_every_row_has_its_name(opened: Any, tensors: ms.Result, tmp_path: Path, width: int) -> None:
+    path = tmp_path / "many.html"
+    write_report(tensors, path, compare=False)
+    one = opened(path, width=width)
+    page, lives = one.page, one.data["results"][0]["figures"]["lifetimes"]
+    names = [one.data["tables"]["tensors-0"]["rows"][tensor][0] for tensor in lives["order"]]
+    assert len(names) > 150
+    shown = "document.querySelector('.lifetimes')._fullLayout.yaxis.tickvals"
+    at_once = page.evaluate(shown)
+    assert 20 < len(at_once) < len(names) / 2
+    assert page.evaluate("document.querySelector('.lifetimes')._fullLayout.yaxis.range") == [len(names) - 0.5, -0.5]
+    page.get_by_role("button", name=f"Show the names of all {len(names)} tensors").click()
+    low, high = page.evaluate("document.querySelector('.lifetimes')._fullLayout.yaxis.range")
+    rows = low - high
+    assert 15 < rows < 45
+    region = page.get_by_role("region", name="rows of tensors")
+    seen: dict[int, str] = {}
+    top, far = 0, region.evaluate("one => one.scrollHeight - one.clientHeight")
+    while True:
+        region.evaluate("(one, top) => { one.scrollTop = top; }", top)
+        first = "document.querySelector('.lifetimes')._fullLayout.yaxis.range[1] + 0.5"
+        page.wait_for_function(f"share => Math.abs({first} - share) < 0.1", arg=top / far * (len(names) - rows))
+        axis = page.evaluate("document.querySelector('.lifetimes').layout.yaxis")
+        seen |= dict(zip(axis["tickvals"], axis["ticktext"], strict=True))
+        if top == far:
+            break
+        top = min(far, top + region.evaluate("one => one.clientHeight - 40"))
+    assert sorted(seen) == list(range(len(names)))
+    for row, text in seen.items():
+        start, _, end = text.partition("…")
+        assert names[row].startswith(start)
+        assert names[row].endswith(end)
+        assert (len(start) + len(end) >= 8) or text == names[row]
+    region.focus()
+    page.keyboard.press("Home")
+    page.wait_for_function(f"() => Math.abs({first}) < 0.1")
+    page.get_by_role("button", name="Show all rows at once").click()
+    assert page.evaluate(shown) == at_once
+
+
+def test_plans_for_the_same_problem_have_the_same_scale(opened: Any, result: ms.Result, tmp_path: Path) -> None:
+    chain = result.problem
+    small = ms.greedy(ms.profiles.load("resnet34-224-b32"), "50%", 12e9)
+    path = tmp_path / "scales.html"
+    write_report([result, ms.rotor(chain, "90%"), small], path, compare=False)
+    one = opened(path)
+    ranges = []
+    for at in range(3):
+        one.page.locator("[data-tab]").nth(at).click()
+        figure = f"#result-{at} .timeline"
+        ranges.append((one.range(figure), one.range(figure, "yaxis2"), one.range(f"#result-{at} .lifetimes")))
+        said = (
+            "All plans for this problem are drawn to the same scale." in one.page.locator(f"#result-{at}").inner_text()
+        )
+        assert said == (at < 2)
+    assert ranges[0] == ranges[1] != ranges[2]
+    ends = [figures["figures"]["until"] for figures in one.data["results"]]
+    assert ends[0] != ends[1]
+
+
+def test_what_goes_on_beyond_the_edge_is_told(opened: Any, report: Path) -> None:
+    one = opened(report, width=375)
+    table = one.page.locator('[data-table="tensors-0"]')
+    hint, frame = table.locator(".hint"), table.locator(".frame")
+    assert hint.inner_text() == "Scroll sideways to see all columns →"
+    shadows = "one => ['::before', '::after'].map((edge) => getComputedStyle(one, edge).opacity)"
+    frame.evaluate("one => one.getAnimations({subtree: true}).forEach((each) => each.finish())")
+    assert frame.evaluate(shadows) == ["0", "1"]
+    table.locator(".scroll").evaluate("one => { one.scrollLeft = one.scrollWidth; }")
+    one.page.wait_for_function(
+        "() => [...document.querySelectorAll('[data-table=\"tensors-0\"] .frame.before')].length === 1"
+    )
+    frame.evaluate("one => one.getAnimations({subtree: true}).forEach((each) => each.finish())")
+    assert frame.evaluate(shadows) == ["1", "0"]
+    assert opened(report, width=1400).page.locator('[data-table="tensors-0"] .hint').is_hidden()
 
 
 def luminance(colour: str) -> float:
@@ -397,6 +555,28 @@ def test_a_family_in_rounds_with_addresses(opened: Any, tmp_path: Path) -> None:
     assert str(found["low"][at]) in tip
 
 
+def test_resting_on_a_buffer_says_where_it_was_allocated(opened: Any, tmp_path: Path) -> None:
+    plain = ms.greedy(SMALL, 31, 2.0)
+    placed = ms.place(plain)
+    calls = [f"model.py:{line} {WICKED}" for line in range(12)]
+    buffers = [replace(one, stack=calls) if one.name == "a2" else one for one in placed.buffers]
+    path = tmp_path / "stacks.html"
+    write_report(replace(plain, placement=replace(placed, buffers=buffers)), path, compare=False)
+    one = opened(path)
+    found = one.data["results"][0]["figures"]["addresses"]
+
+    def tip(name: str) -> str:
+        at = found["name"].index(name)
+        middle = (found["start"][at] + found["end"][at]) / 2
+        return one.point(".addresses", middle, (found["low"][at] + found["bytes"][at] / 2) / found["unit"][0])
+
+    said = tip("a2")
+    assert said.startswith("a2")
+    assert all((call in said) == (at < 8) for at, call in enumerate(calls))
+    assert "… and 4 more" in said
+    assert "model.py" not in tip("a1")
+
+
 def test_a_plan_of_thousands_of_steps_has_few_traces_and_still_answers(opened: Any, tmp_path: Path) -> None:
     n = 400
     draw = random.Random(3)
@@ -421,7 +601,7 @@ def test_a_plan_of_thousands_of_steps_has_few_traces_and_still_answers(opened: A
     write_report(result, path, compare=False)
     one = opened(path)
     assert one.page.evaluate("document.querySelector('.timeline').data.length") <= 11
-    assert one.page.evaluate("document.querySelectorAll('.figure path').length") < 120
+    assert one.page.evaluate("document.querySelectorAll('.figure path:not(.ticks)').length") < 60
     figures = one.data["results"][0]["figures"]
     columns, factor = figures["timeline"], figures["time_unit"][0]
     one.drag(".timeline", 0.5, 0.51)
@@ -485,6 +665,10 @@ def test_a_sweep_of_many_points_is_chosen_from_searched_and_scrolled(opened: Any
             if row["problem"].startswith("net1") and row["bandwidth"] == math.inf and row["planner"] == planner
         ]
         assert ratios == [row["makespan"] / row["ideal"] for row in chosen if row["status"] == "planned"]
+    scale = [one.range(".sweep.figure", axis) for axis in ("xaxis", "yaxis")]
+    page.locator("#link").select_option(label="6 GB/s")
+    assert [one.range(".sweep.figure", axis) for axis in ("xaxis", "yaxis")] == scale
+    page.locator("#link").select_option(label="a free link")
     points = page.locator('[data-table="points"]')
     assert points.locator("tbody tr").count() < 400  # the rest is written when it is scrolled to
     points.locator("th", has_text="makespan").click()

@@ -106,7 +106,7 @@ def test_a_name_means_the_same_from_any_folder(written: str, own: bool, monkeypa
     for name in ("sub/resnet18-224-b32", "sub/a:b.json"):
         Path(name).write_text(json.dumps(ms.profiles.homogeneous(5).to_json()))
     Path("sub/spec.toml").write_text(
-        f'problems = ["{written}"]\nplanners = ["greedy"]\nmemory = ["100%"]\nbandwidth = [2]'
+        f'problems = ["{written}"]\nplanners = ["greedy"]\nmemory = ["100%"]\nbandwidth = [2e9]'
     )
     for folder, spec in ((".", "sub/spec.toml"), ("sub", "spec.toml")):
         monkeypatch.chdir(folder)

@@ -184,7 +184,7 @@ def test_auto_finds_a_plan_of_a_tiny_graph_or_proves_that_there_is_none(count: i
         except RuntimeError:
             continue
         if least is None:
-            with pytest.raises(ms.InfeasibleError, match=r"states were searched|one op alone needs .*\)"):
+            with pytest.raises(ms.InfeasibleError, match=r"states were searched|one op alone needs "):
                 ms.plan(graph, device=device, time_limit=0.0)
             infeasible += 1
             continue

@@ -37,12 +37,12 @@ PLACED = ms.place(RESULT)
 
 
 def report(path: str) -> None:
-    pytest.importorskip("plotly", reason="reports need plotly")
+    pytest.importorskip("jinja2", reason="reports need jinja2")
     importlib.import_module("memsched.show.report").write_report([RESULT], path, compare=False)
 
 
 def sweep_report(path: str) -> None:
-    pytest.importorskip("plotly", reason="reports need plotly")
+    pytest.importorskip("jinja2", reason="reports need jinja2")
     importlib.import_module("memsched.show.report").write_sweep_report(table().rows, path)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
+import pickle
 import warnings
 from collections.abc import Callable
 from decimal import Decimal
@@ -225,3 +226,59 @@ def test_no_text_of_an_error_is_endless() -> None:
 def test_the_walk_reaches_the_functions() -> None:
     assert {"greedy", "pofo", "frontier", "validate", "place", "Result", "feature_map_classes"} <= set(functions())
     assert {"Graph.from_json", "Schedule.with_steps", "GraphFamily.to_json", "Sweep.to_parquet"} <= set(methods())
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            lambda: ms.sweep(CHAIN, memory=[30], bandwidth=[8.0]),
+            "sweep has no argument 'bandwidth'; did you mean 'beta'?",
+        ),
+        (lambda: ms.plan(CHAIN, memory=30), "plan has no argument 'memory'; did you mean 'M'?"),
+        (lambda: ms.frontier(CHAIN, bandwidth=8.0), "frontier has no argument 'bandwidth'; did you mean 'beta'?"),
+        (lambda: ms.frontier(CHAIN, 8.0, M=[30]), "frontier has no argument 'M'; did you mean 'memory'?"),
+        (lambda: ms.compare(CHAIN, 30, planner=["x"]), "compare has no argument 'planner'; did you mean 'planners'?"),
+        (lambda: ms.dynprog(CHAIN, 30, 8.0, slot=3), "dynprog has no argument 'slot'; did you mean 'slots'?"),
+        (
+            lambda: ms.plan(CHAIN, 30, 8.0, frobnicate=1),
+            "plan has no argument 'frobnicate'; plan takes problem, M, beta,",
+        ),
+        (lambda: ms.plan(CHAIN, 30, 8.0, "greedy"), "plan takes 3 arguments without names (problem, M, beta), not 4"),
+        (lambda: ms.plan(CHAIN, 30, M=30), "plan is given 'M' twice"),
+        (lambda: ms.sweep(CHAIN), "sweep lacks 'memory'; sweep takes problems, planners, memory, beta,"),
+        (lambda: ms.Device("16GiB", beta=3), "Device has no argument 'beta'; did you mean 'bandwidth'?"),
+        (lambda: ms.Chain([1], [1], activations=[4, 4]), "no argument 'activations'; did you mean 'activation'?"),
+        (lambda: ms.Schedule([]), "Schedule lacks 'budget'; Schedule takes steps, budget,"),
+        (
+            lambda: ms.Graph([], [], "name"),
+            "Graph takes 2 arguments without names (tensors, ops), not 3; write the names",
+        ),
+        (lambda: ms.Graph(ops=[]), "Graph lacks 'tensors'; Graph takes tensors, ops, name, batch, resident"),
+    ],
+)
+def test_wrong_names_of_arguments_are_a_type_error_with_a_remedy(call: Callable[[], Any], said: str) -> None:
+    for kind in (TypeError, ms.InvalidInputError):
+        with pytest.raises(kind) as caught:
+            call()
+        assert said in str(caught.value)
+
+
+def test_a_type_error_of_what_is_called_stays_what_it_is() -> None:
+    def progress() -> None:  # it takes no argument
+        raise AssertionError
+
+    with pytest.raises(TypeError) as caught:
+        ms.plan(CHAIN, 30, 8.0, progress=progress)
+    assert not isinstance(caught.value, ms.MemschedError)
+
+
+@pytest.mark.parametrize("name", [name for name in functions() if inspect.isfunction(attrgetter(name)(ms))])
+def test_public_functions_are_what_they_were(name: str) -> None:
+    """Signature, documentation and pickling see through the wrapper, and doctest finds whose it is."""
+    call = attrgetter(name)(ms)
+    inner = inspect.unwrap(call)
+    assert inspect.signature(call) == inspect.signature(inner)
+    assert (call.__doc__, call.__name__, call.__qualname__) == (inner.__doc__, inner.__name__, inner.__qualname__)
+    assert call.__globals__ is inner.__globals__
+    assert pickle.loads(pickle.dumps(call)) is call

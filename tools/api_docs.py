@@ -112,7 +112,7 @@ TOPICS = [
     Topic(
         file="pictures",
         title="Pictures, reports and traces",
-        about="Pictures need matplotlib, reports plotly: `pip install 'memsched[report]'`.",
+        about="Pictures need matplotlib, reports jinja2: `pip install 'memsched[report]'`.",
         groups={
             "Pictures, reports and traces": [
                 *("plot", "plot_addresses", "plot_classes", "plot_frontier", "plot_sweep"),

@@ -51,6 +51,9 @@ QUANTITIES = [
     'ms.Device("16GiB", "12GB/s", latency="10 parsecs")',
     'ms.Device("lots")',
     'ms.frontier(chain, "12GB/s", memory=["40%", "x"])',
+    'ms.plan(chain, "6Gb", "12GB/s")',
+    'ms.plan(chain, "0,5GB", "12GB/s")',
+    'ms.dynprog(chain, "40%", device=ms.Device("16GiB", 12))',
 ]
 NAMES = [
     'ms.plan(chain, "40%", "12GB/s", planner="dynprg")',
@@ -60,11 +63,17 @@ NAMES = [
     'ms.profiles.load_graph("resnet50-224")',
     'ms.min_memory(chain, "rottor")',
     'ms.dynprog(chain, "40%", "12GB/s", method="fast")',
+    'ms.plan(chain, memory="40%", bandwidth="12GB/s")',
+    'ms.sweep(chain, memory=["40%"], bandwidth=["12GB/s"])',
+    'ms.plan(chain, "40%", "12GB/s", "greedy")',
+    'ms.profiles.load("graph:resnet18-224-b32")',
 ]
 PROBLEMS = [
     'ms.plan("resnet101-224-b32", "40%", "12GB/s")',
     'ms.dynprog(graph, "40%", "12GB/s")',
     'ms.plan({"forward_time": [1]}, "40%", "12GB/s")',
+    'ms.plan("40%", chain)',
+    'ms.Chain.load("~/chain.json")',
     "ms.Chain([1, 1], [1], [4, 4, 4], [0, 4, 4])",
     "ms.Chain([1, 1], [1, 1], [4, 4], [0, 4])",
     'ms.Chain([1, 1], [1, 1], ["4MB", 4, 4], [0, 4, 4])',
@@ -87,6 +96,7 @@ RESULTS = [
     'ms.plan(chain, "10MiB", "12GB/s")',
     'ms.greedy(chain, "6MB", "12GB/s")',
     'ms.rotor(chain, "0%")',
+    'ms.Result.load("bare.json")',
     'ms.sweep(chain, ["greedy", "dynprg"], memory=["40%"])',
     'ms.read_store("rows.sqlite")',
     'ms.dynprog(chain, "40%")',
@@ -107,7 +117,10 @@ COMMANDS = [
     f"plan {CHAIN} --memroy 40%",
     f"plann {CHAIN} -m 40%",
     f"plan {CHAIN} -m 10MiB",
+    f"plan {CHAIN} 40%",
     "plan missing.json -m 40%",
+    "plan empty.json -m 40%",
+    "report bare.json -o report.html",
     "plan times.csv -m 40%",
     f"compare {CHAIN} -m 40% --planners dynprg",
     "report plan.json -o report.pdf",
@@ -153,11 +166,13 @@ def said_on_the_command_line(arguments: str) -> str:
 
 @contextlib.contextmanager
 def among_files() -> Iterator[None]:
-    """In a folder with a file that is no good."""
+    """In a folder with files that are no good, or good for something else."""
     before = os.getcwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         Path("times.csv").write_text("layer,forward,backward\nconv1,0.1,0.2\n", encoding="utf-8")
+        Path("empty.json").touch()
+        ms.greedy(ms.profiles.load(CHAIN), "60%", "12GB/s").schedule.save("bare.json")
         try:
             yield
         finally:

@@ -204,9 +204,20 @@ def improve(stub: str) -> str:
     return HEADER + "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
 
+# The package wraps constructors of the core, to name the arguments in errors; the stub has the arguments themselves.
+STUBGEN = """
+from memsched import _core
+from pybind11_stubgen import main
+for kind in vars(_core).values():
+    if isinstance(kind, type) and hasattr(kind.__init__, "__wrapped__"):
+        kind.__init__ = kind.__init__.__wrapped__
+main()
+"""
+
+
 def generate() -> str:
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pybind11_stubgen", "memsched._core", "--exit-code", "-o", folder]
+        command = [sys.executable, "-c", STUBGEN, "memsched._core", "--exit-code", "-o", folder]
         environment = {**os.environ, "PYTHONHASHSEED": "0"}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         if done.returncode != 0:

@@ -41,7 +41,14 @@ class MemschedError(Exception):
 
 
 class InvalidInputError(MemschedError, ValueError):
-    """An invalid field, option or document; the message gives its name, its value and the remedy."""
+    """An invalid field, option or document; the message gives its name, its value and the remedy.
+
+    Where a function does not take an argument or lacks one, it is a TypeError as well, as in all of Python.
+    """
+
+
+class ArgumentError(InvalidInputError, TypeError):
+    """A call with an argument that the function does not take, or without one that it needs: as TypeError elsewhere."""
 
 
 class InfeasibleError(MemschedError):

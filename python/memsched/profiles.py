@@ -16,6 +16,7 @@ from memsched._core import Chain, Graph
 from memsched.errors import InvalidInputError
 from memsched.problems.analytic import analytic
 from memsched.support import checks
+from memsched.support.arguments import public
 from memsched.support.docstrings import documented
 
 __all__ = ["analytic", "document", "graph_names", "homogeneous", "load", "load_graph", "names", "provenance", "random"]
@@ -23,6 +24,11 @@ __all__ = ["analytic", "document", "graph_names", "homogeneous", "load", "load_g
 _FOLDER = "chains"
 _GRAPHS = "graphs"
 _PACKED = ".json.gz"
+_READERS = {
+    ".json": "Chain.load or Graph.load reads it",
+    ".csv": "Chain.from_csv reads it",
+    ".onnx": "Graph.from_onnx reads it",
+}
 
 
 def names() -> tuple[str, ...]:
@@ -81,9 +87,19 @@ def provenance(name: str) -> dict[str, Any]:
 def _check_name(name: str, known: tuple[str, ...]) -> None:
     if checks.kind("name", name, str) in known:
         return
+    prefix, _, rest = name.partition(":")
+    if rest and prefix in ("graph", "analytic"):
+        call = f"load_graph({rest!r}) loads" if prefix == "graph" else "analytic(network, batch, gpu) makes"
+        raise InvalidInputError(f"{name!r} is a name for the command line; in Python, {call} it")
+    reader = _READERS.get(os.path.splitext(name)[1])
+    if reader is not None:
+        raise InvalidInputError(f"no profile is named {name!r}; if it is a file, {reader}")
     if name in graph_names():
         raise InvalidInputError(f"{name!r} ships as a graph alone, without a chain; load_graph loads it")
-    near = [other for other in known if other.startswith(os.path.basename(name).split("-")[0])]
+    stem = os.path.basename(name).lower().replace("_", "-")
+    near = [other for other in known if other == stem] or [
+        other for other in known if stem and other.startswith(stem.split("-")[0])
+    ]
     hint = f"; similar names: {', '.join(near[:6])}" if near else "; `memsched profiles` lists them"
     raise InvalidInputError(f"no profile is named {name!r}{hint}")
 
@@ -169,6 +185,7 @@ def _read_packed(stem: str) -> dict[str, Any]:
     return packed
 
 
+@public
 def homogeneous(n: int, *, time: float = 1.0, activation: int = 1, overhead: int = 0) -> Chain:
     """A chain of n equal stages; each backward takes twice as long as the forward.
 
@@ -201,6 +218,7 @@ def homogeneous(n: int, *, time: float = 1.0, activation: int = 1, overhead: int
     )
 
 
+@public
 def random(n: int, seed: int, *, tape: bool = True, scale: int = 1 << 20) -> Chain:
     """A random chain of n stages: log-normal times and sizes, with a spread as in real networks.
 

@@ -16,7 +16,7 @@ from memsched.arena.residency import buffers_of, placement_of
 from memsched.errors import InvalidInputError, ScheduleError, shown
 from memsched.problems.bounds import BOUND_ON, bound_of, covered
 from memsched.problems.family import GraphFamily
-from memsched.problems.problem import Problem, check_kinds, graph_of, largest_graph, problem_from, simulate
+from memsched.problems.problem import Problem, check_kinds, graph_of, largest_graph, problem_from, simulate, stage_of
 from memsched.support import checks
 from memsched.support.documents import (
     Document,
@@ -58,7 +58,7 @@ class Result(Saved, Tabular, Drawn, Printed):
     """A plan and its figures.
 
     `print` gives a summary; `plot` draws it as `memsched.plot` does; `to_pandas` and `to_polars` give a row for each
-    step of the schedule: kind, name (of the op or tensor), start and end (seconds).
+    step of the schedule: kind, name (of the op or tensor), stage (its name, in a chain), start and end (seconds).
 
     Attributes
     ----------
@@ -231,7 +231,8 @@ class Result(Saved, Tabular, Drawn, Printed):
             if verb == "run":
                 phases[step[verb]] = "recompute"
         times = {"start": (float, self.timeline.start.tolist()), "end": (float, self.timeline.end.tolist())}
-        return {"kind": (str, kinds), "name": (str, names), **times}
+        stages = [stage_of(self.problem, name) for name in names]
+        return {"kind": (str, kinds), "name": (str, names), "stage": (str, stages), **times}
 
     def __repr__(self) -> str:
         return (

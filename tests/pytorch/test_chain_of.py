@@ -23,7 +23,7 @@ from memsched.torch.errors import CaptureError
 from memsched.torch.meter import Meter
 from memsched.torch.nests import tensors_of
 from memsched.torch.profile import profile
-from memsched.torch.substitutes import substitute
+from memsched.torch.substitutes import substitute_for_chains
 from pytorch import handmade
 from pytorch.models import CASES, Case
 
@@ -64,7 +64,7 @@ FEW = [
 
 def captured(model: nn.Module, args: Sequence[Any]) -> tuple[Look, Visit]:
     """The one graph of a step, as a profile captures it."""
-    seen = look(model, args, {}, Options(budget="100%", device="v100"), prepare=substitute)
+    seen = look(model, args, {}, Options(budget="100%", device="v100"), prepare=substitute_for_chains)
     (visit,) = seen.visits
     return seen, visit
 
@@ -174,7 +174,7 @@ def peaks(model: nn.Module, args: Sequence[Any]) -> tuple[ms.Chain, int, Look]:
     A chain holds the gradients that a step returns from the start: here the graph does, too.
     """
     chain = profile(model, args, device="v100")
-    seen = look(model, args, {}, Options(budget="100%"), prepare=partial(substitute, capability=(7, 0)))
+    seen = look(model, args, {}, Options(budget="100%"), prepare=partial(substitute_for_chains, capability=(7, 0)))
     (visit,) = seen.visits
     document = step_graph([visit], [0], [[0.0] * len(visit.joint.operations)], resident=0).to_json()
     for tensor in document["tensors"]:

@@ -16,7 +16,7 @@ from memsched.torch.compiled.look import look
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.sizes import Sizes
 from memsched.torch.nests import tensors_of
-from memsched.torch.substitutes import substitute
+from memsched.torch.substitutes import substitute_for_chains
 
 HALF = torch.bfloat16
 VOLTA, AMPERE, ADA, HOPPER = (7, 0), (8, 0), (8, 9), (9, 0)
@@ -57,7 +57,7 @@ class Block(nn.Module):
 def captured(model: nn.Module, *args: torch.Tensor, capability: tuple[int, int] | None = AMPERE) -> Joint:
     """The joint graph, with the kernels of CUDA. Floating inputs need gradients."""
     args = tuple(arg.detach().requires_grad_(arg.is_floating_point()) for arg in args)
-    prepare = partial(substitute, capability=capability)
+    prepare = partial(substitute_for_chains, capability=capability)
     seen = look(model.train(), args, {}, Options(budget="100%"), prepare=prepare)
     (visit,) = seen.visits
     return visit.joint

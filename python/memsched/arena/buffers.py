@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from memsched.errors import InvalidInputError, shown
 from memsched.support import checks, quantities
+from memsched.support.arguments import public
 from memsched.support.files import plain_cell, read_cell, read_text, write_bytes
 
 # MiniMalloc's column names and their older names; "end" is the last tick, "upper" the one after it.
@@ -46,6 +47,9 @@ class Buffer:
         A fixed offset; by default any offset is allowed.
     name : str, optional
         A name to show.
+    stack : sequence of str, optional
+        The calls that led to its allocation, the innermost first, as `read_snapshot` finds them. Notebooks show them
+        where the pointer is. They are not compared, and not saved with a placement.
 
     Raises
     ------
@@ -64,6 +68,7 @@ class Buffer:
     alignment: int = 1
     offset: int | None = None
     name: str | None = field(default=None, kw_only=True)
+    stack: Sequence[str] = field(default=(), kw_only=True, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -82,9 +87,15 @@ class Buffer:
                 )
         if self.name is not None:
             checks.text("name", self.name)
+        if self.stack != ():
+            if not checks.is_list(self.stack):
+                raise InvalidInputError(f"stack is {shown(self.stack)}; it must be a list of texts, the calls")
+            put(self, "stack", tuple(self.stack))  # many buffers share one
+            for k, call in enumerate(self.stack):
+                checks.text(f"stack[{k}]", call)
 
 
-_PUT = tuple(getattr(Buffer, name).__set__ for name in ("start", "end", "size", "alignment", "offset", "name"))
+_PUT = tuple(getattr(Buffer, name).__set__ for name in ("start", "end", "size", "alignment", "offset", "name", "stack"))
 
 
 def height(buffers: Sequence[Buffer], offsets: Sequence[int]) -> int:
@@ -97,7 +108,7 @@ def made(rows: Iterable[tuple[int, int, int, int, int | None, str | None]]) -> l
 
     A plan of 50,000 ops holds 75,000 buffers; checking them again would take twice as long as making them.
     """
-    new, (start, end, size, alignment, offset, name), found = object.__new__, _PUT, []
+    new, (start, end, size, alignment, offset, name, stack), found = object.__new__, _PUT, []
     for row in rows:
         buffer = new(Buffer)
         start(buffer, row[0])
@@ -106,6 +117,7 @@ def made(rows: Iterable[tuple[int, int, int, int, int | None, str | None]]) -> l
         alignment(buffer, row[3])
         offset(buffer, row[4])
         name(buffer, row[5])
+        stack(buffer, ())
         found.append(buffer)
     return found
 
@@ -134,6 +146,7 @@ def _columns(header: list[str], where: str) -> tuple[list[str], int]:
     return names, int(inclusive)
 
 
+@public
 def read_buffers(path: str | os.PathLike[str]) -> tuple[Buffer, ...]:
     """Read buffers from a CSV file in MiniMalloc's format.
 

@@ -12,9 +12,10 @@ from memsched import _core
 from memsched.arena.buffers import Buffer, height, write_buffers
 from memsched.errors import InfeasibleError, InvalidInputError, shown
 from memsched.support import checks, quantities
+from memsched.support.arguments import public
 from memsched.support.documents import Document, Source, check_keys, fields, read_document, write_document
 from memsched.support.types import Progress, Quantity
-from memsched.support.units import exact_bytes
+from memsched.support.units import counted, exact_bytes, unit_written
 from memsched.support.views import Drawn
 from memsched.validation.placement import validate_placement
 
@@ -132,7 +133,7 @@ class Placement(Drawn):
 
     def __repr__(self) -> str:
         return (
-            f"Placement({len(self.buffers)} buffers, height={self.height}, lower_bound={self.lower_bound}, "
+            f"Placement({counted(len(self.buffers), 'buffer')}, height={self.height}, lower_bound={self.lower_bound}, "
             f"optimal={self.optimal}{', claimed' if self.claimed else ''})"
         )
 
@@ -181,6 +182,7 @@ class Placement(Drawn):
         write_placement(path, self)
 
 
+@public
 def write_placement(path: str | os.PathLike[str], placement: Placement) -> None:
     """Write a placement to a CSV file in MiniMalloc's format: id, lower, upper, size, offset, and alignment if needed.
 
@@ -229,10 +231,11 @@ def place_columns(
     offsets, top, bound = _core.place(*columns, capacity, search, time_limit, progress)
     if capacity is None or top <= capacity:
         return offsets, top, bound
+    unit = unit_written(capacity)
     if bound <= capacity:
         raise InfeasibleError(
-            f"no placement within capacity, {exact_bytes(capacity)}, was found in time, but none is ruled out; "
-            f"give it {exact_bytes(top)}, which suffices, or a longer time_limit",
+            f"no placement within capacity, {exact_bytes(capacity, unit)}, was found in time, but none is ruled out; "
+            f"give it {exact_bytes(top, unit, up=True)}, which suffices, or a longer time_limit",
             top,
         )
     spent = time.perf_counter() - begin
@@ -240,8 +243,8 @@ def place_columns(
     if search and rest > 0:
         top = min(top, _core.place(*columns, None, search, rest, progress)[1])
     raise InfeasibleError(
-        f"the buffers need at least {exact_bytes(bound)}, more than capacity, which is {exact_bytes(capacity)}; "
-        f"they fit {exact_bytes(top)}",
+        f"the buffers need at least {exact_bytes(bound, unit, up=True)}, more than capacity, which is "
+        f"{exact_bytes(capacity, unit)}; they fit {exact_bytes(top, unit, up=True)}",
         top,
     )
 
@@ -260,7 +263,7 @@ def place_buffers(
     """
     found = _checked(buffers)
     limit = quantities.time_limit(time_limit)
-    most = None if capacity is None else quantities.size("capacity", capacity)
+    most = None if capacity is None else quantities.limit("capacity", capacity)
     checks.choice("method", method, _METHODS)
     begin = time.perf_counter()
     if method == "ilp":

@@ -34,6 +34,10 @@ def main() -> None:
         from memsched.cli.app import command_line
 
         command_line(prog_name="memsched")
+    except (ValueError, LookupError, OSError):
+        if "_MEMSCHED_COMPLETE" not in os.environ:
+            raise
+        sys.exit(1)  # a shell that completes a word has nobody to read an error
     except KeyboardInterrupt:  # before the command began
         print("error: interrupted", file=sys.stderr)
         sys.exit(130)

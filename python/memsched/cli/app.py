@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
+import warnings
 from typing import Any
 
 import click
@@ -14,6 +16,7 @@ from memsched.cli.check import simulate, validate
 from memsched.cli.compare import compare
 from memsched.cli.doctor import doctor
 from memsched.cli.draw import plot, trace
+from memsched.cli.fit import fit
 from memsched.cli.frontier import frontier
 from memsched.cli.order import order
 from memsched.cli.place import place
@@ -21,7 +24,7 @@ from memsched.cli.plan import plan
 from memsched.cli.profile import profile
 from memsched.cli.profiles import profiles
 from memsched.cli.report import report
-from memsched.cli.show import complain, print_json
+from memsched.cli.show import complain, print_json, warn
 from memsched.cli.sweep import sweep
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError, ScheduleError
 
@@ -33,7 +36,7 @@ memory budget.
 PROBLEM is the name of a shipped profile, such as resnet101-224-b32, the graph of its step, such as
 graph:resnet101-224-b32, a network by formula, such as analytic:resnet50:512, a memsched-chain/1,
 memsched-graph/1 or memsched-family/1 file, a table of stages (.csv) or a model (.onnx). FILE is a result or a
-plan that `memsched plan` saved. "-" reads the standard input.
+plan that `memsched plan` saved, or a plan of memsched.torch. "-" reads the standard input.
 
 Sizes: 8GiB (1024^3), 12GB (1000^3), 500MB, 1e9 or plain bytes. A memory may also be 40%: 0% is the least
 of any plan without recomputation, 100% is where the plain run fits. Bandwidths: 12GB/s, 12.2e9, inf
@@ -66,6 +69,9 @@ def _told(error: OSError) -> str:
 
 def _complain_of_usage(error: click.ClickException, as_json: bool) -> None:
     text = error.format_message().rstrip(".")
+    extra = re.fullmatch(r"Got unexpected extra argument \((\S+)\)", text)
+    if extra and re.fullmatch(r"\d.*(%|b)", extra[1], re.IGNORECASE):
+        text += f"; a memory has its option before it: --memory {extra[1]}"
     context = getattr(error, "ctx", None)
     if context is not None:
         text += f"; see '{context.command_path} --help'"
@@ -99,9 +105,12 @@ class CommandGroup(click.Group):
             sys.exit(OTHER)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command."""
+        """Run a command. Warnings become lines of ours."""
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("always", message=r".*write the unit, such as 12GB/s")
+                warnings.showwarning = lambda message, *_, **__: warn(str(message))
+                return super().invoke(ctx)
         except click.ClickException as error:
             _complain_of_usage(error, ctx.meta["memsched.json"])
             ctx.exit(USAGE)
@@ -148,7 +157,7 @@ def command_line(context: click.Context) -> None:
 
 _COMMANDS = (
     *(compare, plan, frontier, sweep, order, place, simulate, validate),
-    *(profile, profiles, plot, trace, report, doctor),
+    *(fit, profile, profiles, plot, trace, report, doctor),
 )
 for _command in _COMMANDS:
     command_line.add_command(_command)

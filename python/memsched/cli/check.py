@@ -8,25 +8,26 @@ from typing import Any
 import click
 
 from memsched.cli import inputs
+from memsched.cli.complete import complete_files, complete_problems
 from memsched.cli.inputs import Machine
-from memsched.cli.show import answer, describe_link, facts, report
+from memsched.cli.show import answer, describe_link, facts, peak_of_budget, report
 from memsched.problems.bounds import covered
-from memsched.support.documents import fields, read_document
-from memsched.support.units import exact_bytes, format_bytes, format_seconds
+from memsched.support.documents import fields
+from memsched.support.units import counted, format_bytes, format_seconds
 from memsched.validation.plan import ValidationReport
 from memsched.validation.plan import validate as check_plan
 
 PROBLEM = click.option(
     "--problem",
     metavar="PROBLEM",
-    shell_complete=inputs.complete_problems,
+    shell_complete=complete_problems,
     help="The problem of a bare plan; a result has its own.",
 )
 
 
 def _file_command(command: Callable[..., Any]) -> click.Command:
     decorated = PROBLEM(inputs.quiet_option(inputs.json_option(inputs.machine_options(command))))
-    return click.command()(click.argument("file", shell_complete=inputs.complete_files)(decorated))
+    return click.command()(click.argument("file", shell_complete=complete_files)(decorated))
 
 
 @_file_command
@@ -42,11 +43,11 @@ def simulate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
 
     The device is the result's, or the plan's budget and the profile's link; options override it.
     """
-    document = read_document(inputs.read_text(file), *inputs.RESULTS, inputs.PLAN)
+    document = inputs.read_saved(file, *inputs.RESULTS, inputs.PLAN)
     result, origin = inputs.open_result(document, problem, machine)
     document = fields(result, "planner", "lower_bound", "bound_on", "gap")
     document |= {"problem": result.problem.name, "device": result.device.to_json(), "bandwidth_from": origin}
-    answer(as_json, lambda: document | result.timeline.to_json(), report(result, origin))
+    answer(as_json, lambda: document | result.timeline.to_json(), report(result, origin, machine))
 
 
 @_file_command
@@ -62,7 +63,7 @@ def validate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
     The times, peak, addresses and bound stated in a result are checked too, unless options change its device. The exit
     status is 4 when the check fails.
     """
-    document = read_document(inputs.read_text(file), *inputs.RESULTS, inputs.PLAN)
+    document = inputs.read_saved(file, *inputs.RESULTS, inputs.PLAN)
     saved = None
     if document["format"] in inputs.RESULTS:
         saved, device, origin = inputs.open_saved(document, problem, machine)
@@ -81,7 +82,7 @@ def validate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
     rows = [
         ("link", describe_link(device, origin)),
         ("makespan", format_seconds(known.makespan)),
-        ("peak memory", f"{exact_bytes(known.peak_memory)} of {exact_bytes(budget)}"),
+        ("peak memory", peak_of_budget(known.peak_memory, budget, loaded, machine)),
         ("moved", f"{format_bytes(known.bytes_out)} out, {format_bytes(known.bytes_in)} in"),
         ("lower bound", _bound(known, covered(loaded, schedule.chunk, known.bound_on))),
     ]
@@ -89,7 +90,7 @@ def validate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
         estimate = "" if saved.estimate is None else f", that its paper's model says {format_seconds(saved.estimate)}"
         claims = f"claimed: that {saved.planner} planned it, in {format_seconds(saved.runtime)}{estimate}"
         rows.append(("not checked", claims))
-    answer(as_json, lambda: document, facts(rows, f"valid: {len(schedule.steps)} steps"))
+    answer(as_json, lambda: document, facts(rows, f"valid: {counted(len(schedule.steps), 'step')}"))
 
 
 def _bound(known: ValidationReport, plans: str) -> str:

@@ -20,14 +20,14 @@ from memsched.result import Result
 from memsched.study.compare import compare as run_planners
 from memsched.study.compare import nearest
 from memsched.support.documents import fields, plain, write_document
-from memsched.support.units import exact_bytes, format_bytes, format_seconds
+from memsched.support.units import exact_bytes, format_bytes, format_seconds, unit_written
 
 BOUNDS = ("compute", "transfer", "fractional", "recompute", "best")
 
 Outcomes = dict[str, Result | MemschedError]
 
 
-def _header(problem: Problem, device: Device, origin: str, known: Bounds) -> Table:
+def _header(problem: Problem, device: Device, origin: str, known: Bounds, unit: str) -> Table:
     percent = memory_percent(device.memory, problem)
     where = "" if percent is None else f", {percent:.4g} % from min_memory to the peak"
     if device.memory < min_memory(problem):
@@ -37,7 +37,7 @@ def _header(problem: Problem, device: Device, origin: str, known: Bounds) -> Tab
     again = format_seconds(known.recompute)
     rows = [
         ("problem", show.describe_problem(problem)),
-        ("memory", f"M = {exact_bytes(device.memory)}{where}"),
+        ("memory", f"M = {exact_bytes(device.memory, unit)}{where}"),
         ("link", show.describe_link(device, origin)),
         ("bounds", f"{each}; {again} with recomputation"),
     ]
@@ -152,10 +152,10 @@ def compare(
     loaded = inputs.load_problem(problem)
     names = planners or planners_of(loaded)
     others = {} if planners else not_asked(loaded)
-    device, origin = machine.build(loaded)
+    (device, origin), asked = machine.build(loaded), machine.budget(loaded)
     options: dict[str, Any] = {"planners": names, "chunk": chunk, "time_limit": time_limit}
     with show.working("planning") as say:
-        outcomes = run_planners(loaded, device=device, progress=lambda line: say(f"planning: {line}"), **options)
+        outcomes = run_planners(loaded, asked, device=device, progress=lambda line: say(f"planning: {line}"), **options)
         known = bounds(loaded, device=device, time_limit=0.0)
     document = _comparison(loaded, device, origin, known, outcomes, others)
     if output is not None:
@@ -165,7 +165,8 @@ def compare(
     elif as_csv:
         show.print_csv([{"planner": name, **_outcome_json(outcome)} for name, outcome in outcomes.items()])
     else:
-        show.print_rich(_header(loaded, device, origin, known), "", _table(outcomes), "", *_notes(outcomes, others))
+        head = _header(loaded, device, origin, known, unit_written(asked))
+        show.print_rich(head, "", _table(outcomes), "", *_notes(outcomes, others))
     if not any(isinstance(found, Result) for found in outcomes.values()):
         show.complain(f"no planner has a plan: {nearest(outcomes)}")
         context.exit(3)

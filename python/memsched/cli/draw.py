@@ -9,6 +9,7 @@ import click
 
 from memsched.cli import inputs
 from memsched.cli.check import PROBLEM
+from memsched.cli.complete import complete_problems
 from memsched.cli.inputs import Machine
 from memsched.cli.plan import Planning, planner_options
 from memsched.cli.show import answer
@@ -40,7 +41,7 @@ def _result(target: str, problem: str | None, machine: Machine, options: Plannin
 
 def _drawing_command(command: Callable[..., Any], check: Callable[[str], str] = inputs.check_writable) -> click.Command:
     output = inputs.file_option("-o", "--output", check=check, required=True, help="The file to write.")
-    target = click.argument("target", metavar="FILE|PROBLEM", shell_complete=inputs.complete_problems)
+    target = click.argument("target", metavar="FILE|PROBLEM", shell_complete=complete_problems)
     decorated = inputs.quiet_option(inputs.json_option(inputs.machine_options(planner_options(command))))
     return click.command()(target(output(PROBLEM(decorated))))
 
@@ -94,8 +95,7 @@ plot = _drawing_command(_plot, inputs.check_picture)
 plot.name = "plot"
 
 
-@_drawing_command
-def trace(target: str, output: str, problem: str | None, as_json: bool, machine: Machine, options: Planning) -> None:
+def _trace(target: str, output: str, problem: str | None, as_json: bool, machine: Machine, options: Planning) -> None:
     """Write a trace for Perfetto or Chrome.
 
     ui.perfetto.dev and chrome://tracing open it.
@@ -107,3 +107,7 @@ def trace(target: str, output: str, problem: str | None, as_json: bool, machine:
     result = _result(target, problem, machine, options)
     write_document(output, make_trace(result))
     _say(result, output, as_json)
+
+
+trace = _drawing_command(_trace, inputs.check_json)
+trace.name = "trace"

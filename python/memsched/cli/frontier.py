@@ -161,5 +161,7 @@ def frontier(
         "* least makespan for this memory",
         f"gap: to the lower bound on plans that recompute ({again}) or that do not{alike(loaded, chunk, 'once')}",
     ]
+    if 0 in (device.d2h, device.h2d):
+        notes.append("no link: nothing can be offloaded; planners that do not recompute need the peak of the plain run")
     document = partial(_document, loaded, device, chunk, origin, curves)
     answer(as_json, document, facts(head, name_of(loaded)), "", _table(curves), "", *notes, saved=[output])

@@ -11,23 +11,24 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from memsched import profiles
 from memsched._core import Device, Schedule
+from memsched.cli.complete import complete_files, complete_problems
 from memsched.cli.show import warn
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, shown
 from memsched.problems.bounds import bound_of, certified
-from memsched.problems.budget import parse_memory, told_if_slow
+from memsched.problems.budget import parse_memory, slowest, told_if_slow
 from memsched.problems.problem import Problem, altered, problem_from, simulate
 from memsched.result import Result
 from memsched.show.plots.figure import check_suffix
 from memsched.study.sources import PROBLEMS, imported_problem, known_bandwidth, named_problem
 from memsched.support.documents import Document, read_device, read_document, read_plan
 from memsched.support.files import check_regular, read_stream, same_file
-from memsched.support.units import parse_bandwidth, parse_bytes, parse_seconds
+from memsched.support.units import Bytes, parse_bandwidth, parse_bytes, parse_seconds
 
 RESULTS, PLAN = ("memsched-result/1", "memsched-result/2"), "memsched-plan/1"
+TORCH = "memsched-torch-plan/2"  # has a result, which is all that commands need
 LINK, LINK_FROM = 12.2e9, "default: PCIe 3.0 x16, as measured in the Euro-Par 2020 paper"  # pcie3 in torch/links.csv
 
 
@@ -47,6 +48,10 @@ class Machine:
         """Whether any was given."""
         return self != Machine()
 
+    def budget(self, problem: Problem) -> Bytes | None:
+        """The memory, with the unit it was written in; None if it was not given."""
+        return None if self.memory is None else parse_memory(self.memory, problem)
+
     def build(
         self, problem: Problem, base: Device | None = None, origin: str = "", memory: int | None = None
     ) -> tuple[Device, str]:
@@ -56,8 +61,9 @@ class Machine:
         """
         if self.device is not None:
             base, origin = read_device(read_text(self.device)), f"'{self.device}'"
-        if self.memory is not None:
-            memory = parse_memory(self.memory, problem)
+        given = self.budget(problem)
+        if given is not None:
+            memory = given
         elif base is not None:
             memory = base.memory
         if memory is None:
@@ -68,9 +74,9 @@ class Machine:
         if self.bandwidth is not None:
             changes["d2h"] = changes["h2d"] = bandwidth = parse_bandwidth(self.bandwidth)
             origin = "--bandwidth"
-            told = told_if_slow(problem, bandwidth, "the bandwidth")
-            if told is not None:
-                warn(told)
+            warn(told_if_slow(problem, bandwidth, "the bandwidth"))
+        elif self.device is not None and base is not None:
+            warn(told_if_slow(problem, slowest(base), f"the link of '{self.device}'"))
         elif base is None:
             known = known_bandwidth(problem)
             changes["d2h"] = changes["h2d"] = LINK if known is None else known
@@ -82,18 +88,6 @@ class Machine:
         if self.duplex is not None:
             changes["duplex"] = self.duplex
         return altered(base or Device(memory), **changes), origin
-
-
-def complete_files(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """For completion in a shell: the shell's own names of files."""
-    return [CompletionItem(typed, type="file")]
-
-
-def complete_problems(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """The same for a problem: names of what is shipped, or of files."""
-    known = dict.fromkeys((*profiles.names(), *profiles.graph_names()))
-    named = [CompletionItem(name) for name in known if name.startswith(typed)]
-    return named or complete_files(context, option, typed)
 
 
 problem_argument = click.argument("problem", shell_complete=complete_problems)
@@ -193,9 +187,24 @@ def first_bytes(path: str) -> bytes:
 def read_target(source: str, *formats: str) -> Document:
     """The JSON form of a shipped profile by name, or of a file in one of the formats."""
     named = source in profiles.names()
+    if not os.path.exists(source) and Path(source).suffix == ".json" and Path(source).stem in profiles.graph_names():
+        raise InvalidInputError(f"there is no file '{source}'; the shipped profile is {Path(source).stem}")
     if named or (source != "-" and not Path(source).suffix and not os.path.exists(source)):
         return profiles.document(source)  # for an unknown name the error lists similar ones
-    return read_document(read_text(source), *formats)
+    return read_saved(source, *formats)
+
+
+def read_saved(source: str, *formats: str) -> Document:
+    """A document from a file or the standard input; of a plan of a PyTorch model, its result."""
+    if not set(RESULTS) <= set(formats):
+        return read_document(read_text(source), *formats)
+    document = read_document(read_text(source), *formats, TORCH)
+    if document["format"] != TORCH:
+        return document
+    inner = document.get("result")
+    if not isinstance(inner, dict):  # a text would be the path of another file
+        raise InvalidInputError(f"result of '{source}' is {shown(inner)}; it must be an object")
+    return read_document(inner, *RESULTS)
 
 
 def load_problem(source: str) -> Problem:

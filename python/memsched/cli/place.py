@@ -11,6 +11,7 @@ import click
 from memsched.arena.buffers import Buffer, read_buffers
 from memsched.arena.placement import Placement, write_placement
 from memsched.cli import inputs
+from memsched.cli.complete import complete_files
 from memsched.cli.show import answer, facts, working
 from memsched.errors import InvalidInputError
 from memsched.problems.problem import name_of
@@ -19,8 +20,8 @@ from memsched.show.arena import budget_of
 from memsched.show.plots.addresses import plot_addresses
 from memsched.study.addresses import place as find_addresses
 from memsched.study.addresses import with_addresses
-from memsched.support.documents import read_document, write_document
-from memsched.support.units import exact_bytes, format_bytes, format_percent, format_seconds, parse_bytes
+from memsched.support.documents import write_document
+from memsched.support.units import exact_bytes, format_bytes, format_percent, format_seconds, parse_bytes, unit_written
 
 PLACEMENT = "memsched-placement/1"
 METHODS = ("search", "greedy", "ilp")
@@ -41,7 +42,7 @@ def _read(file: str) -> Result | Buffers:
     """A result, or the buffers of a CSV file or of a placement."""
     if not _holds_json(file):
         return read_buffers(inputs.read_text(file))
-    document = read_document(inputs.read_text(file), *inputs.RESULTS, PLACEMENT)
+    document = inputs.read_saved(file, *inputs.RESULTS, PLACEMENT)
     return Result.from_json(document) if document["format"] in inputs.RESULTS else Placement.from_json(document).buffers
 
 
@@ -55,16 +56,17 @@ def _check_output(output: str) -> str:
 
 def _report(found: Placement, before: Result | None, after: Result | None, capacity: int | None) -> Any:
     proof = "proven lowest" if found.optimal else f"gap {format_percent(found.gap)}"
+    unit = unit_written(capacity)
     fixed = sum(buffer.offset is not None for buffer in found.buffers)
     rows = [
         ("buffers", f"{len(found.buffers)}, {fixed} of them at fixed offsets" if fixed else str(len(found.buffers))),
-        ("load", exact_bytes(found.load)),
-        ("height", exact_bytes(found.height)),
-        ("lower bound", f"{exact_bytes(found.lower_bound)}, {proof}"),
+        ("load", exact_bytes(found.load, unit)),
+        ("height", exact_bytes(found.height, unit)),
+        ("lower bound", f"{exact_bytes(found.lower_bound, unit)}, {proof}"),
         ("fragmentation", format_percent(found.fragmentation)),
     ]
     if capacity is not None:
-        rows.append(("capacity", exact_bytes(capacity)))
+        rows.append(("capacity", exact_bytes(capacity, unit)))
     if before is not None:
         needed = format_bytes(found.height + before.graph.resident)
         rows.append(("with resident", f"{needed} of {format_bytes(budget_of(before))}"))
@@ -77,7 +79,7 @@ def _report(found: Placement, before: Result | None, after: Result | None, capac
 
 
 @click.command()
-@click.argument("file", shell_complete=inputs.complete_files)
+@click.argument("file", shell_complete=complete_files)
 @click.option(
     "--capacity",
     metavar="SIZE",

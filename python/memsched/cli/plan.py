@@ -36,7 +36,8 @@ class Planning:
         name = self.planner or "auto"
         options: dict[str, Any] = {"planner": name, "chunk": self.chunk, "time_limit": self.time_limit}
         with working(f"planning: {name}") as say:
-            result = best_plan(problem, device=device, progress=lambda line: say(f"planning: {line}"), **options)
+            asked = machine.budget(problem)
+            result = best_plan(problem, asked, device=device, progress=lambda line: say(f"planning: {line}"), **options)
         return result, origin
 
 
@@ -59,9 +60,10 @@ def planners_option(default: str = "") -> Callable[..., Any]:
     """The option --planner, repeatable, which commands take as a list of names without repeats."""
 
     def read(context: click.Context, option: click.Parameter, names: tuple[str, ...]) -> list[str]:
-        return list(dict.fromkeys(planner_named(name).name for name in names))
+        listed = (name for given in names for name in given.split(","))
+        return list(dict.fromkeys(planner_named(name).name for name in listed))
 
-    words = f"Repeatable: {', '.join(PLANNERS)}.{default}"
+    words = f"Repeatable, or with commas: {', '.join(PLANNERS)}.{default}"
     return click.option(
         "-p",
         "--planner",
@@ -127,4 +129,4 @@ def plan(
         write_document(output, result.to_json())
     if plan_only is not None:
         write_document(plan_only, result.schedule.to_json())
-    answer(as_json, result.to_json, report(result, origin), saved=[output, plan_only])
+    answer(as_json, result.to_json, report(result, origin, machine), saved=[output, plan_only])

@@ -8,7 +8,8 @@ import click
 
 from memsched import profiles as shipped
 from memsched._core import Chain, Graph
-from memsched.cli.inputs import complete_problems, csv_option, json_option
+from memsched.cli.complete import complete_problems
+from memsched.cli.inputs import csv_option, json_option
 from memsched.cli.show import new_table, print_csv, print_json, print_rich, shown
 from memsched.errors import InvalidInputError
 from memsched.planners.registry import min_memory
@@ -66,5 +67,7 @@ def profiles(filter: str, as_csv: bool, as_json: bool) -> None:
         return print_csv(chains + graphs)
     if chains:
         _show(chains, "profile", "stages")
+    if chains and graphs:
+        print_rich("")
     if graphs:
         _show(graphs, "graph", "ops")

@@ -8,13 +8,14 @@ from pathlib import Path
 import click
 
 from memsched.cli import inputs
+from memsched.cli.complete import complete_files
 from memsched.cli.inputs import Machine
 from memsched.cli.show import answer, working
 from memsched.errors import InvalidInputError, MemschedError, ScheduleError
 from memsched.problems.problem import name_of
 from memsched.result import Result
 from memsched.show.report import write_report, write_sweep_report
-from memsched.support.units import format_seconds
+from memsched.support.units import counted, format_seconds
 
 _SQLITE = b"SQLite format 3\0"
 
@@ -39,7 +40,7 @@ def _read_result(path: str) -> Result:
 
 
 @click.command()
-@click.argument("sources", metavar="FILE...", nargs=-1, required=True, shell_complete=inputs.complete_files)
+@click.argument("sources", metavar="FILE...", nargs=-1, required=True, shell_complete=complete_files)
 @inputs.file_option("-o", "--output", check=_check_page, required=True, help="The page to write: .html or .htm.")
 @click.option(
     "--compare/--no-compare",
@@ -115,4 +116,4 @@ def _sweep(path: str, output: str, as_json: bool) -> None:
     write_sweep_report(rows, output, title=Path(path).stem)
     planned = sum(row["status"] == "planned" for row in rows)
     document = {"output": output, "points": len(rows), "planned": planned}
-    answer(as_json, lambda: document, f"{len(rows)} points, {planned} of them planned: saved in {output}")
+    answer(as_json, lambda: document, f"{counted(len(rows), 'point')}, {planned} of them planned: saved in {output}")

@@ -6,23 +6,25 @@ import csv
 import io
 import json
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from memsched._core import Device, Graph
 from memsched.errors import visible
 from memsched.planners.registry import min_memory
+from memsched.problems.budget import told_bytes
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem, name_of, peak_memory, stages_or_ops
 from memsched.result import Result
@@ -30,9 +32,21 @@ from memsched.show.arena import budget_of
 from memsched.study.feature_maps import CLASSES, feature_map_classes
 from memsched.support.documents import plain
 from memsched.support.files import plain_cell
-from memsched.support.units import exact_bytes, format_bytes, format_link, format_percent, format_seconds
+from memsched.support.units import (
+    counted,
+    exact_bytes,
+    format_bytes,
+    format_link,
+    format_percent,
+    format_seconds,
+    unit_written,
+)
+
+if TYPE_CHECKING:
+    from memsched.cli.inputs import Machine
 
 _UNFOLDED = 200  # columns, if stdout is not a terminal
+_WITHIN = re.compile(r"(?<=\d) (?=\S)| (?=\*)")  # spaces within a figure, and before the star of the best
 _UNITS = {
     **dict.fromkeys(("makespan", "lower_bound", "estimate", "runtime", "median_runtime"), "seconds"),
     **dict.fromkeys(("idle", "recompute_time", "compute_time"), "seconds"),
@@ -81,35 +95,70 @@ def print_rich(*things: Table | Text | str) -> None:
     columns = os.environ.get("COLUMNS")  # 0 where a terminal does not know
     width = _UNFOLDED if columns == "0" or (columns is None and not sys.stdout.isatty()) else None
     console = Console(file=sys.stdout, width=width, highlight=False)
+    said: list[Table | Text] = []
     for one in things:
-        if isinstance(one, Table) and one.show_header:
-            _fit(one, console.width)
+        said.append(shown(one) if isinstance(one, str) else one)
+        dropped = _fit(one, console.width) if isinstance(one, Table) else []
+        if dropped:
+            said += [
+                Text(),
+                shown(f"not shown: {', '.join(dropped)}; a wider terminal, --csv or --json has all columns"),
+            ]
     with console.capture() as captured:
-        console.print(*(shown(one) if isinstance(one, str) else one for one in things), sep="\n")
+        console.print(*said, sep="\n")
     click.echo("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()), nl=False)
 
 
-def _fit(table: Table, room: int) -> None:
-    """Give a table of `new_table` widths that break no word, long names apart.
+def _fit(table: Table, room: int) -> list[str]:
+    """Give a table of `new_table` widths that break no word and no figure, long names apart; returns what is left out.
 
     Where it is too wide, the gaps become narrower, then texts are wrapped, and then the last columns are left out.
     """
     texts = [[str(text) for text in (column.header, *column.cells)] for column in table.columns]
     wide = [max(map(cell_len, of)) for of in texts]
+    if not table.show_header:  # of `facts`: names that stay, two spaces, and values
+        _wrap(table.columns[1], max(1, room - wide[0] - 2))
+        return []
     if sum(wide) + 3 * (len(wide) - 1) <= room:
-        return
-    words = [[cell_len(word) for text in of for word in text.split()] for of in texts]
+        return []
+    words = [[cell_len(word) for text in of for word in _words(text)] for of in texts]
+    dropped: list[str] = []
     least = [max(of) for of in words]
     least[0] = max(words[0][0], min(least[0], room // 3))
     while len(least) > 2 and sum(least) + len(least) - 1 > room:
-        for one in (table.columns, wide, least):
-            one.pop()
+        dropped.insert(0, str(table.columns.pop().header).strip())
+        del wide[-1], least[-1]
     while sum(wide) + len(wide) - 1 > room and wide != least:
         spare = [have - need for have, need in zip(wide, least, strict=True)]
         wide[spare.index(max(spare))] -= 1
     table.padding = 0
     for column, width in zip(table.columns, wide, strict=True):
         column.width = width
+        _wrap(column, width)
+    return dropped
+
+
+def _wrap(column: Column, width: int) -> None:
+    """Break the cells of a column, since rich breaks lines at any space."""
+    column._cells[:] = [_wrapped(str(cell), width) for cell in column.cells]
+
+
+def _words(text: str) -> list[str]:
+    """The words of a cell, where a number with its unit is one, and so is what has a star."""
+    return [word.replace("\0", " ") for word in _WITHIN.sub("\0", text).split()]
+
+
+def _wrapped(text: str, width: int) -> Text:
+    """A cell in lines that break no figure."""
+    if cell_len(text) <= width:
+        return Text(text)
+    lines: list[str] = []
+    for word in _words(text):
+        if lines and cell_len(f"{lines[-1]} {word}") <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return Text("\n".join(lines))
 
 
 def say(text: str) -> None:
@@ -123,9 +172,9 @@ def complain(text: str) -> None:
     say(f"error: {' '.join(text.split())}")
 
 
-def warn(text: str) -> None:
-    """One line on stderr: a warning."""
-    if not quiet():
+def warn(text: str | None) -> None:
+    """One line on stderr: a warning, if there is one."""
+    if text is not None and not quiet():
         say(f"warning: {' '.join(text.split())}")
 
 
@@ -181,10 +230,15 @@ def describe_link(device: Device, origin: str) -> str:
     return f"{format_link(device)} ({origin})"
 
 
-def report(result: Result, origin: str) -> Table:
+def peak_of_budget(peak: int, budget: int, problem: Problem, machine: Machine) -> str:
+    """A peak and its budget, in the unit that the memory was written in."""
+    unit = unit_written(machine.budget(problem))
+    return f"{exact_bytes(peak, unit)} of {told_bytes(budget, unit, problem)}"
+
+
+def report(result: Result, origin: str, machine: Machine) -> Table:
     """The main figures of a plan, and what is proven about it."""
     timeline = result.timeline
-    budget = budget_of(result)
     sizes = {tensor["name"]: tensor["size"] for tensor in result.graph.tensors}
     offloaded = sum(sizes[name] for name in result.offloaded)
     standing = "proven optimal" if result.optimal else f"gap {format_percent(result.gap)}"
@@ -192,14 +246,14 @@ def report(result: Result, origin: str) -> Table:
         ("link", describe_link(result.device, origin)),
         ("makespan", format_seconds(result.makespan)),
         ("lower bound", f"{format_seconds(result.lower_bound)} of {result.bounded}: {standing}"),
-        ("peak memory", f"{exact_bytes(result.peak_memory)} of {exact_bytes(budget)}"),
+        ("peak memory", peak_of_budget(result.peak_memory, budget_of(result), result.problem, machine)),
         ("moved", f"{format_bytes(timeline.bytes_out)} out, {format_bytes(timeline.bytes_in)} in"),
         ("idle", f"{format_seconds(timeline.idle)} of the compute stream"),
-        ("offloaded", f"{len(result.offloaded)} tensors, {format_bytes(offloaded)}"),
+        ("offloaded", f"{counted(len(result.offloaded), 'tensor')}, {format_bytes(offloaded)}"),
     ]
     if result.recomputed:
         seconds = format_seconds(timeline.recompute_time)
-        rows.append(("recomputed", f"{len(result.recomputed)} ops, {seconds}"))
+        rows.append(("recomputed", f"{counted(len(result.recomputed), 'op')}, {seconds}"))
     classes = Counter(feature_map_classes(result).values())
     if isinstance(result.problem, Graph | GraphFamily):
         rows.append(("feature maps", ", ".join(f"{classes[kind]} {kind}" for kind in CLASSES)))

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from memsched.cli import inputs
+from memsched.cli.complete import complete_files
 from memsched.cli.inputs import file_option
 from memsched.cli.show import complain, live, new_table, print_csv, print_json, print_rich, quiet, say, shown
 from memsched.errors import InvalidInputError
@@ -25,7 +26,7 @@ from memsched.study.sweep import Sweep, SweepProgress
 from memsched.study.sweep import sweep as run_sweep
 from memsched.study.sweep.spec import read_spec
 from memsched.support.documents import fields
-from memsched.support.units import format_percent, format_seconds
+from memsched.support.units import counted, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -53,7 +54,8 @@ def _showing() -> Iterator[Callable[[SweepProgress], None]]:
             if time.monotonic() - spoken[0] >= _EVERY and not quiet():
                 spoken[0] = time.monotonic()
                 click.echo(
-                    f"{progress.kept + progress.finished} of {progress.points} points, {_say(progress)}", err=True
+                    f"{progress.kept + progress.finished} of {counted(progress.points, 'point')}, {_say(progress)}",
+                    err=True,
                 )
 
         yield line
@@ -131,7 +133,7 @@ def _summary(found: Sweep) -> Table:
 def _notes(found: Sweep, seconds: float, store: str | None) -> list[str]:
     where = f", in '{store}'" if store else ""
     notes = [
-        f"{len(found)} points in {format_seconds(seconds, 2)}: {found.count('planned')} planned, "
+        f"{counted(len(found), 'point')} in {format_seconds(seconds, 2)}: {found.count('planned')} planned, "
         f"{found.count('infeasible')} infeasible, {found.count('failed')} failed{where}",
         "best: as fast as any planner at the same problem and device; over ideal: mean, above the run times",
     ]
@@ -141,7 +143,7 @@ def _notes(found: Sweep, seconds: float, store: str | None) -> list[str]:
     for row in failed[:_SHOWN]:
         notes.append(f"failed: {row['planner']} on {row['problem']} with {row['memory']} bytes: {row['error']}")
     if len(failed) > _SHOWN:
-        notes.append(f"and {len(failed) - _SHOWN} more failures; see the rows")
+        notes.append(f"and {counted(len(failed) - _SHOWN, 'more failure')}; see the rows")
     return notes
 
 
@@ -164,7 +166,7 @@ def _check_modules(path: str, *names: str) -> None:
 
 
 @click.command()
-@click.argument("spec", metavar="SPEC.toml", shell_complete=inputs.complete_files)
+@click.argument("spec", metavar="SPEC.toml", shell_complete=complete_files)
 @file_option("--store", help="SQLite file that keeps finished points, which are not planned again.")
 @file_option("-o", "--output", check=_check_table, help="Write the table: .parquet or .csv.")
 @file_option("--plot", "picture", check=_check_plot, help="Draw makespans over memory: .png, .svg or .pdf.")

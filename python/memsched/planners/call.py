@@ -19,12 +19,12 @@ from memsched.arena.residency import placement_of
 from memsched.errors import InfeasibleError, LimitError
 from memsched.planners.entry import ENTRIES, Planner
 from memsched.problems.bounds import bound_of, certified
-from memsched.problems.budget import make_device
+from memsched.problems.budget import asked_memory, make_device, told_bytes, told_memory
 from memsched.problems.problem import ChunkLike, Problem, graph_of, largest_graph, peak_of, simulate
 from memsched.result import Result
 from memsched.support import quantities
 from memsched.support.types import Quantity
-from memsched.support.units import exact_bytes, told_budget
+from memsched.support.units import exact_bytes, unit_written
 
 LEAST_TIME = 0.15  # seconds; work that takes less is never cut short
 
@@ -40,6 +40,7 @@ class Call:
     started: float  # when the call began, for Result.runtime
     chunk: ChunkLike = None
     workspace_limit: int | None = None  # bytes, for graphs: each op uses the fastest algorithm within it
+    unit: str = ""  # in which M was written
 
     @property
     def excess(self) -> int:
@@ -72,11 +73,20 @@ class Call:
             placement=placement,
         )
 
+    @property
+    def budget(self) -> str:
+        """M, to be shown."""
+        return told_memory(self.device.memory, self.unit, self.problem)
+
+    def told(self, count: int) -> str:
+        """A memory that is enough, to be shown: in the unit of M, and not rounded down."""
+        return told_bytes(count, self.unit, self.problem, up=True)
+
     def no_plan(self, needed: int, reason: str, *, enough: bool = False) -> InfeasibleError:
         """The error for "no plan": the reason, and the memory needed; `enough`: it suffices, but less may do."""
-        least, budget = exact_bytes(needed), told_budget(self.device.memory, needed)
-        needs = f"M >= {least} is enough, and less may do" if enough else f"it needs M >= {least}"
-        has_none = f"{self.entry.name} has no plan for '{self.graph.name}' in {budget}"
+        least = self.told(needed)
+        needs = f"{least} is enough, and less may do" if enough else f"it needs at least {least}"
+        has_none = f"{self.entry.name} has no plan for '{self.graph.name}' in {self.budget}"
         return InfeasibleError(f"{has_none}: {reason}; {needs}", needed)
 
 
@@ -91,8 +101,17 @@ def begin(
     """Check the arguments that all planners share: problem, M, beta, device and chunk."""
     started, chunk = time.perf_counter(), quantities.chunk(chunk)
     graph = graph_of(problem, chunk)
-    device = make_device(problem, M, beta, device)
-    return Call(entry=ENTRIES[plan], problem=problem, graph=graph, device=device, started=started, chunk=chunk)
+    asked = asked_memory(problem, M)
+    device = make_device(problem, asked, beta, device)
+    return Call(
+        entry=ENTRIES[plan],
+        problem=problem,
+        graph=graph,
+        device=device,
+        started=started,
+        chunk=chunk,
+        unit=unit_written(asked),
+    )
 
 
 def measured(
@@ -159,7 +178,7 @@ def check_memory(
         error = call.no_plan(needed, reason)
         travels = not no_link and needed < peak and (recomputing is None or needed < recomputing())
         if travels and device.host_memory is not None:
-            more = f", and more where what must leave exceeds host_memory = {device.host_memory}"
+            more = f", and more where what must leave exceeds host_memory = {exact_bytes(device.host_memory)}"
             raise InfeasibleError(f"{error}{more}", needed)
         raise error
 

@@ -17,6 +17,7 @@ from memsched.result import Result
 from memsched.support import checks, quantities
 from memsched.support.memo import once_per_object
 from memsched.support.types import Flags, Progress, Quantity
+from memsched.support.units import exact_bytes
 
 WORKSPACE_LIMIT = 8 << 20  # bytes; Chainer's default for cuDNN
 FIRST = object()  # instead of a limit: each op uses its first algorithm
@@ -95,7 +96,7 @@ def begin_classes(
         reason = "without a link (beta is 0, missing or next to nothing) "
         reason += "no mixture tried fits" if mixes else "everything must stay"
     elif device.host_memory is not None and device.host_memory < moved:
-        reason = f"the host takes {device.host_memory} bytes, not all {moved} of the feature maps, "
+        reason = f"the host takes {exact_bytes(device.host_memory)}, not the {exact_bytes(moved)} of all feature maps, "
         reason += "and no mixture tried fits" if mixes else "so all must stay"
     needed = (need_of_keeping_all if reason else need)(graph, limit)
     stays = bool(reason) and device.memory >= needed

@@ -55,7 +55,8 @@ class Planner:
     plan: Callable[..., Result] = _undecorated
 
     def __call__(self, plan: Plan) -> Plan:
-        ENTRIES[plan] = replace(self, plan=documented(plan, "Planner"))
+        plan = documented(plan, "Planner")
+        ENTRIES[plan] = replace(self, plan=plan)
         return plan
 
     @property

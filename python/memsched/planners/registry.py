@@ -8,6 +8,7 @@ from memsched.errors import InvalidInputError
 from memsched.planners.entry import ENTRIES, Planner
 from memsched.problems.problem import ChunkLike, Problem, least_memory
 from memsched.support import checks
+from memsched.support.arguments import public
 from memsched.support.docstrings import documented
 
 PLANNERS: dict[str, Planner] = {name: ENTRIES[getattr(planners, name)] for name in planners.__all__}
@@ -64,6 +65,7 @@ def planner_named(name: str) -> Planner:
     return PLANNERS[checks.choice("planner", name, PLANNERS)]
 
 
+@public
 def min_memory(problem: Problem, planner: str | None = None) -> int:
     """The least M for which there is a plan, in bytes, resident included; 0 if nothing has bytes, where M is 1.
 
@@ -86,7 +88,9 @@ def min_memory(problem: Problem, planner: str | None = None) -> int:
         return least_memory(problem)
     found = planner_named(planner)
     if not isinstance(problem, Chain) and not found.takes_graphs:
-        raise InvalidInputError(f"problem is a {type(problem).__name__}; {planner} plans a Chain")
+        raise InvalidInputError(
+            f"problem is a {type(problem).__name__}; {planner} plans a Chain; compare lists the planners of graphs"
+        )
     return found.needs(problem)
 
 

@@ -43,12 +43,11 @@ class SetCall(Call):
 
     def host_error(self) -> InfeasibleError:
         """The error if nothing fits both the device and the host."""
-        name, memory = f"'{self.graph.name}'", self.device.memory
-        budget = exact_bytes(memory)
+        name, memory, budget = f"'{self.graph.name}'", self.device.memory, self.budget
         if self.device.host_memory is None:
             return InfeasibleError(
                 f"{self.entry.name} found no plan of finite length for {name} in {budget}; "
-                f"the link is too slow, and without it M must be {exact_bytes(memory + self.excess)}",
+                f"the link is too slow, and without it all must stay, which needs {self.told(memory + self.excess)}",
                 memory + self.excess,
             )
         room, moved = self.device.host_memory, _core.tensor_bytes(self.graph)[_core.movable_tensors(self.graph)]
@@ -56,7 +55,7 @@ class SetCall(Call):
         needed = max(memory + 1, memory + self.excess - int(together[together <= room].max(initial=0)))
         return InfeasibleError(
             f"{self.entry.name} has no plan for {name} in {budget} with host_memory = {exact_bytes(room)}: "
-            f"what must leave does not fit the host; raise host_memory, or M to about {exact_bytes(needed)}",
+            f"what must leave does not fit the host; raise host_memory, or M to about {self.told(needed)}",
             needed,
         )
 
@@ -179,7 +178,9 @@ def begin_chain(
     """
     entry = ENTRIES[plan]
     if not isinstance(problem, Chain):
-        raise InvalidInputError(f"problem is a {type(problem).__name__}; {entry.name} plans a Chain")
+        raise InvalidInputError(
+            f"problem is a {type(problem).__name__}; {entry.name} plans a Chain; compare lists the planners of graphs"
+        )
     call, alone = begin(plan, problem, M, beta, device, chunk), entry.needs_alone
     needs_alone = None if alone is None else partial(alone, problem)
     check_memory(call, partial(entry.needs, problem) if least else int, needs_alone)
@@ -210,7 +211,9 @@ def begin_sets(
     moved = int(np.asarray(_core.tensor_bytes(graph))[movable].sum())
     host = call.device.host_memory
     if host is not None and host < moved and call.excess > 0:
-        reason = f"the host takes {host} bytes, not all {moved} that could be offloaded, so all must stay"
+        reason = (
+            f"the host takes {exact_bytes(host)}, not the {exact_bytes(moved)} that could be offloaded: all must stay"
+        )
         raise call.no_plan(call.device.memory + call.excess, reason)
     check_memory(call, lambda: need_of_moving_all(graph), copies=len(movable))
     stage = np.full(_core.tensor_count(graph), -1, dtype=np.int64)

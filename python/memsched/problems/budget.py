@@ -5,19 +5,26 @@ from __future__ import annotations
 import math
 import sys
 import warnings
+from fractions import Fraction
 from typing import Any
 
-from memsched._core import Device
+from memsched._core import Chain, Device, Graph
 from memsched.errors import InvalidInputError, shown
+from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem, altered, least_memory, name_of, peak_memory
 from memsched.support import checks, quantities
+from memsched.support.arguments import asked_by_user
 from memsched.support.types import Quantity
 from memsched.support.units import (
     MEMORY_FORMS,
+    Bytes,
+    exact_bytes,
     format_bandwidth,
     format_bytes,
     parse_bytes,
     parse_share,
+    told_budget,
+    unit_written,
     whole_bytes,
 )
 
@@ -25,7 +32,7 @@ _SLOW = 3600.0  # seconds that a link needs for all of a problem: slower ones ar
 _REAL = 2**20  # bytes of problems that are measured, not made up: of others nothing is said
 
 
-def parse_memory(value: str | float, problem: Problem, what: str = "the memory") -> int:
+def parse_memory(value: str | float, problem: Problem, what: str = "the memory") -> Bytes:
     """A memory budget M in bytes, resident included, from a size as in `parse_bytes` or a percentage.
 
     "40%" is min_memory + 0.4 (peak_memory - min_memory) of the problem, rounded down to whole bytes. 0% is the least
@@ -46,7 +53,7 @@ def parse_memory(value: str | float, problem: Problem, what: str = "the memory")
     if not isinstance(value, str) or not value.rstrip().endswith("%"):
         return parse_bytes(value, what, MEMORY_FORMS)
     least, most = least_memory(problem), peak_memory(problem)
-    return whole_bytes(least + parse_share(value, what) * (most - least), what, value, MEMORY_FORMS)
+    return whole_bytes(least + parse_share(value, what) * (most - least), what, value, MEMORY_FORMS, "%")
 
 
 def _plain(text: str) -> float:
@@ -70,27 +77,76 @@ def memory_percent(memory: int, problem: Problem) -> float | None:
     return None if most == least else 100 * (memory - least) / (most - least)
 
 
+def told_bytes(count: int, unit: str, problem: Problem, *, up: bool = False) -> str:
+    """A size in the unit in which a budget was written, percentages included; `up` as in `exact_bytes`.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> chain = ms.Chain([1, 1], [1, 1], [4000, 4000, 4000], [0, 4000, 4000])
+    >>> told_bytes(18_000, "kB", chain), told_bytes(18_000, "%", chain)
+    ('18 kB (18,000 bytes)', '50% (17.6 KiB, 18,000 bytes)')
+    """
+    if unit != "%":
+        return exact_bytes(count, unit, up=up)
+    least, most = least_memory(problem), peak_memory(problem)
+    if most == least or count < least:
+        return exact_bytes(count, up=up)
+    percent = Fraction(100 * (count - least), most - least)
+    text = f"{math.ceil(100 * percent) / 100 if up else float(percent):.2f}".rstrip("0").rstrip(".")
+    return f"{text}% ({exact_bytes(count).replace(' (', ', ').rstrip(')')})"
+
+
+def told_memory(memory: int, unit: str, problem: Problem) -> str:
+    """A budget that is too small, in an error: as `told_bytes`; a percentage may have been meant."""
+    if unit == "%":
+        return told_bytes(memory, unit, problem)
+    return told_budget(Bytes(memory, unit), least_memory(problem))
+
+
+def asked_memory(problem: Problem, memory: Quantity | None) -> Bytes | None:
+    """M in bytes, with the unit it was written in; None where there is none."""
+    if memory is None or isinstance(memory, Bytes):
+        return memory
+    if isinstance(memory, Chain | Graph | GraphFamily):
+        raise InvalidInputError(f"M is a {type(memory).__name__}; the problem is the first argument, and M the second")
+    if isinstance(memory, Device):
+        raise InvalidInputError(f"M is {shown(memory)}; write device= before it")
+    text = isinstance(memory, str) or 0 < checks.as_float(memory) < 1
+    parsed = parse_memory(memory, problem, "M") if text else memory
+    return Bytes(checks.size("M", parsed, 1), unit_written(parsed))
+
+
 def make_device(
     problem: Problem, memory: Quantity | None = None, bandwidth: Quantity | None = None, device: Device | None = None
 ) -> Device:
     """The device of one call: from M and beta (here memory and bandwidth), or one of which they override the two.
 
     M is as in `parse_memory`; beta is in both directions, 0 means no link, inf a free one. Without a device, M must be
-    given. A link that takes hours for the problem is told by a warning, as its unit is missing.
+    given. A link that takes hours for the problem is told by a warning, as its unit is missing; of a device only where
+    the user gave it, and not where one function of memsched hands it to the next.
     """
     changes: dict[str, Any] = {}
     if memory is not None:
-        text = isinstance(memory, str) or 0 < checks.as_float(memory) < 1
-        changes["memory"] = checks.size("M", parse_memory(memory, problem, "M") if text else memory, 1)
+        changes["memory"] = asked_memory(problem, memory)
     if bandwidth is not None:
+        if isinstance(bandwidth, Device):
+            raise InvalidInputError(f"beta is {shown(bandwidth)}; write device= before it")
         changes["d2h"] = changes["h2d"] = quantities.bandwidth("beta", bandwidth)
-        _warn_if_slow(problem, changes["d2h"])
+        warn_if_slow(problem, changes["d2h"], "beta")
     if device is not None:
         checks.kind("device", device, Device)
+        if bandwidth is None and asked_by_user():
+            warn_if_slow(problem, slowest(device), "the device's link")
         return altered(device, **changes) if changes else device
     if memory is None:
         raise InvalidInputError("M is missing; give M (6GiB, 40% or bytes) or device=")
     return Device(changes["memory"], bandwidth=changes.get("d2h", 0.0))
+
+
+def slowest(device: Device) -> float:
+    """The bandwidth of the slower direction of a link, in bytes per second; infinite without a link."""
+    return min(one for one in (device.d2h, device.h2d, math.inf) if one)
 
 
 def told_if_slow(problem: Problem, bandwidth: float, what: str) -> str | None:
@@ -104,9 +160,9 @@ def told_if_slow(problem: Problem, bandwidth: float, what: str) -> str | None:
     )
 
 
-def _warn_if_slow(problem: Problem, bandwidth: float) -> None:
+def warn_if_slow(problem: Problem, bandwidth: float, what: str) -> None:
     """Tell the caller of the package."""
-    told = told_if_slow(problem, bandwidth, "beta")
+    told = told_if_slow(problem, bandwidth, what)
     if told is None:
         return
     level, frame = 1, sys._getframe()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,12 +13,15 @@ from memsched._core import Chain, Device, Graph, Schedule, Timeline
 from memsched.errors import InvalidInputError, shown
 from memsched.problems.family import GraphFamily
 from memsched.support import checks, quantities
+from memsched.support.arguments import public
 from memsched.support.documents import Document, fields, read_chain, read_graph
 from memsched.support.memo import once_per_object
-from memsched.support.units import parse_bandwidth
+from memsched.support.units import counted, parse_bandwidth
 
 Problem: TypeAlias = Chain | Graph | GraphFamily
 ChunkLike: TypeAlias = int | str | None
+
+_OF_A_STAGE = re.compile(r"(?:F|B|a|tape|d)([1-9]\d*)(?:/\d+)?$")
 
 
 @once_per_object
@@ -24,6 +29,7 @@ def _chain_graph(chain: Chain, chunk: ChunkLike) -> Graph:
     return _core.to_graph(chain, chunk)
 
 
+@public
 def to_graph(chain: Chain, chunk: ChunkLike = None) -> Graph:
     """The graph on which every plan of a chain is simulated and checked.
 
@@ -62,7 +68,15 @@ def name_of(problem: Problem) -> str:
 
 def stages_or_ops(problem: Problem) -> str:
     """How large a problem is, to be shown."""
-    return f"{problem.n} stages" if isinstance(problem, Chain) else f"{len(graph_of(problem).ops)} ops"
+    return counted(problem.n, "stage") if isinstance(problem, Chain) else counted(len(graph_of(problem).ops), "op")
+
+
+def stage_of(problem: Problem, name: str) -> str | None:
+    """The name of the stage that an op or a tensor of a chain's graph belongs to; None for others, loss and input."""
+    if not isinstance(problem, Chain):
+        return None
+    found = _OF_A_STAGE.match(name)
+    return problem.names[int(found[1]) - 1] if found else None
 
 
 def graph_of(problem: Problem, chunk: ChunkLike = None) -> Graph:
@@ -78,8 +92,15 @@ def graph_of(problem: Problem, chunk: ChunkLike = None) -> Graph:
         if chunk is not None:
             raise InvalidInputError(f"chunk is {shown(chunk)}, but a graph is not cut; leave it out")
         return problem
-    remedy = "; profiles.load(name) and Chain.load(path) make one" if isinstance(problem, str) else ""
-    raise InvalidInputError(f"problem is a {type(problem).__name__}; it must be a Chain or a Graph{remedy}")
+    remedy = ""
+    if isinstance(problem, str | os.PathLike):
+        remedy = "; profiles.load(name) and Chain.load(path) make one"
+    elif isinstance(problem, dict):
+        remedy = "; Chain.from_json makes one"
+    elif hasattr(problem, "problem"):  # a result, or what is made of one
+        remedy = "; its .problem is one"
+    what = f"the class {problem.__name__}" if isinstance(problem, type) else f"a {type(problem).__name__}"
+    raise InvalidInputError(f"problem is {what}; it must be a Chain or a Graph{remedy}")
 
 
 def largest_graph(problem: Problem, schedule: Schedule) -> Graph:
@@ -115,6 +136,7 @@ def least_memory(problem: Problem) -> int:
     return least_of(problem.smallest if isinstance(problem, GraphFamily) else graph_of(problem))
 
 
+@public
 def peak_memory(problem: Problem) -> int:
     """Peak of the plain run (all is kept until its last use), in bytes, resident included; for a family at full batch.
 
@@ -145,6 +167,7 @@ def check_kinds(problem: object, schedule: object, device: object) -> None:
     checks.kind("device", device, Device)
 
 
+@public
 def simulate(problem: Problem, schedule: Schedule, device: Device) -> Timeline:
     """Time a schedule on a problem and a device.
 

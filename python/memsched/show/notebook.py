@@ -21,15 +21,18 @@ from memsched.problems.family import count_rounds
 from memsched.problems.problem import name_of
 from memsched.result import Result
 from memsched.show.arena import budget_of
+from memsched.show.hover import STYLE, overlay
 from memsched.show.plots.addresses import plot_addresses
+from memsched.show.plots.fit import plot_fit
 from memsched.show.plots.frontier import plot_frontier
 from memsched.show.plots.plan import plot
 from memsched.show.plots.sweep import plot_sweep
 from memsched.study.comparison import Comparison
+from memsched.study.fit import Fit
 from memsched.study.frontier import Frontier
 from memsched.study.sweep.names import link_of, planner_names, point_of, problem_of
 from memsched.study.sweep.table import Sweep
-from memsched.support.units import format_bytes, format_link, format_percent, format_seconds
+from memsched.support.units import counted, format_bytes, format_link, format_percent, format_seconds
 from memsched.validation.plan import ValidationReport
 
 if TYPE_CHECKING:
@@ -40,7 +43,9 @@ _MOST_ROWS = 24
 _MOST_MARKS = 5000  # in a picture that a notebook draws unasked: about a second
 _MOST_PANELS = 12
 _MOST_PIXELS = 1800  # in the width of a picture
+_COLOURS = 128  # of a picture, with those of smooth edges
 _MOST_BYTES = 140_000  # of a picture; a third more as text
+_MOST_LETTERS = (60_000, 195_000)  # of what is shown where the pointer is, and with the picture
 
 # Text has the colour of the notebook, so that it can be read on dark ones; a picture has a white page of its own.
 _STYLE = """\
@@ -54,7 +59,8 @@ font-weight:inherit;font-variant-numeric:tabular-nums;color:inherit;background:n
 .memsched .words{white-space:normal}
 .memsched .faint{opacity:.7}
 .memsched p{margin:.3em .6em}
-.memsched img{display:block;width:100%;height:auto;background:#fff;border-radius:4px}"""
+.memsched img{display:block;width:100%;height:auto;background:#fff;border-radius:4px}
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +77,15 @@ class _Table:
 def html(shown: object) -> str:
     """The table of a value, and its picture if it is not too large and matplotlib is installed."""
     table = _table(shown)
+    picture, told = _image(shown, table.title)
     head = "".join(f"<th{_scope(k)}>{_cell(name)}</th>" for k, name in enumerate(table.head))
+    note = "; ".join(part for part in (table.note, told) if part)
     parts = [
-        f'<div class="memsched"><style>\n{_STYLE}\n</style><table><caption>{_cell(table.title)}</caption>',
+        f'<div class="memsched"><style>\n{_STYLE}{STYLE}\n</style><table><caption>{_cell(table.title)}</caption>',
         f'<thead><tr class="faint">{head}</tr></thead>' if head else "",
         f"<tbody>{''.join(_row(table, k) for k in range(len(table.rows)))}</tbody></table>",
-        f'<p class="faint">{_cell(table.note)}</p>' if table.note else "",
-        _image(shown, table.title),
+        f'<p class="faint">{_cell(note)}</p>' if note else "",
+        picture,
     ]
     return "".join(parts) + "</div>"
 
@@ -108,6 +116,7 @@ def draw(shown: object, path: str | os.PathLike[str] | None = None) -> Figure:
 
 # Class -> its picture, and what that has a mark for.
 _PICTURES: Mapping[type, tuple[Callable[..., Figure], str]] = {
+    Fit: (plot_fit, "choices"),
     Frontier: (plot_frontier, "results"),
     Placement: (plot_addresses, "buffers"),
     Result: (plot, "schedule"),
@@ -124,24 +133,39 @@ def _is_small(shown: object) -> bool:
     return len(panels) <= _MOST_PANELS
 
 
-def _image(shown: object, title: str) -> str:
+def _image(shown: object, title: str) -> tuple[str, str]:
+    """The picture of a value, and a note about it."""
     if not _is_small(shown):
-        return ""
+        return "", ""
     page = io.BytesIO()
     with warnings.catch_warnings():  # of letters that the font lacks, for instance
         warnings.simplefilter("ignore")
         try:
             figure = draw(shown)
         except MemschedError:  # no matplotlib, or nothing to draw
-            return ""
+            return "", ""
         wide = figure.get_figwidth()
         figure.savefig(page, format="png", dpi=min(figure.dpi, _MOST_PIXELS / wide))
-    found = page.getvalue()
+    found = _few_colours(page)
     if len(found) > _MOST_BYTES:
-        return ""
-    size = f"min-width:{3.6 * wide:.3g}em;max-width:{6 * wide:.3g}em"
+        return "", ""
+    size = f"min-width:{3.6 * wide:.3g}em;max-width:{8 * wide:.3g}em"
     source = f"data:image/png;base64,{base64.b64encode(found).decode()}"
-    return f'<img alt="{_cell(f"picture: {title}")}" style="{size}" src="{source}">'
+    image = f'<img alt="{_cell(f"picture: {title}")}" src="{source}">'
+    pointed, told = "", ""
+    if isinstance(shown, Placement):
+        pointed, told = overlay(figure, shown, min(_MOST_LETTERS[0], _MOST_LETTERS[1] - len(image)))
+    return f'<div class="picture" style="{size}">{image}{pointed}</div>', told
+
+
+def _few_colours(page: io.BytesIO) -> bytes:
+    """A PNG with as many colours as a picture needs, a third as large."""
+    from PIL import Image  # of which matplotlib has need, too
+
+    small = io.BytesIO()
+    with Image.open(page) as image:
+        image.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE).save(small, "png", optimize=True)
+    return small.getvalue()
 
 
 def _scope(column: int) -> str:
@@ -214,11 +238,7 @@ def _moved(out: int, back: int) -> str:
 
 
 def _recomputed(ops: int, seconds: float) -> str:
-    return f"{_count(ops, 'op')}, {format_seconds(seconds)}" if ops else "nothing"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    return f"{counted(ops, 'op')}, {format_seconds(seconds)}" if ops else "nothing"
 
 
 def _comparison(found: Comparison) -> _Table:
@@ -254,7 +274,7 @@ def _figures(one: Result) -> tuple[str, ...]:
         "optimal" if one.optimal else format_percent(one.gap) if one.lower_bound > 0 else "",
         format_bytes(one.peak_memory),
         format_bytes(timeline.bytes_out + timeline.bytes_in),
-        _count(len(one.recomputed), "op") if one.recomputed else "0",
+        counted(len(one.recomputed), "op") if one.recomputed else "0",
     )
 
 
@@ -275,6 +295,21 @@ def _frontier(found: Frontier) -> _Table:
     )
 
 
+def _fit(found: Fit) -> _Table:
+    rows: list[tuple[str, ...]] = []
+    for one in found.choices:
+        largest = "" if one.largest_batch is None else str(one.largest_batch)
+        time = "does not fit" if one.step_time is None else format_seconds(one.step_time)
+        rows.append((one.name, format_bytes(one.peak_memory), time, largest))
+    verdict = "fits" if found.fits else "does not fit"
+    return _Table(
+        title=f"a step of plain PyTorch {verdict}: {format_bytes(found.peak_memory)} of {format_bytes(found.memory)}",
+        head=("choice", "peak", "forward, backward", "largest batch"),
+        rows=rows,
+        note=found.times,
+    )
+
+
 def _sweep(found: Sweep) -> _Table:
     names, counts = planner_names(found.rows), defaultdict[str, Counter[str]](Counter)
     fastest: dict[Any, float] = {}
@@ -290,7 +325,7 @@ def _sweep(found: Sweep) -> _Table:
         "; the file that was read claims it" if found.claimed else ""
     )
     return _Table(
-        title=f"{_count(len(found), 'point')} of {_count(len({problem_of(row) for row in found.rows}), 'problem')}",
+        title=f"{counted(len(found), 'point')} of {counted(len({problem_of(row) for row in found.rows}), 'problem')}",
         head=("planner", *columns),
         rows=rows[:_MOST_ROWS],
         note=note if len(rows) <= _MOST_ROWS else f"{note}; {_MOST_ROWS} of {len(rows)} planners are shown",
@@ -304,7 +339,7 @@ def _order(found: Order) -> _Table:
         "ops": _beginning(found.order),
         "found by": f"{found.method}, in {format_seconds(found.runtime, 2)}",
     }
-    return _Table(title=f"order of {_count(len(found.order), 'op')}", rows=[*rows.items()])
+    return _Table(title=f"order of {counted(len(found.order), 'op')}", rows=[*rows.items()])
 
 
 def _beginning(names: Sequence[str]) -> str:
@@ -320,7 +355,7 @@ def _placement(found: Placement) -> _Table:
         "fragmentation": format_percent(found.fragmentation),
         "found by": f"{found.method}, in {format_seconds(found.runtime, 2)}",
     }
-    return _Table(title=f"addresses of {_count(len(found.buffers), 'buffer')}", rows=[*rows.items()])
+    return _Table(title=f"addresses of {counted(len(found.buffers), 'buffer')}", rows=[*rows.items()])
 
 
 def _bounds(found: Bounds) -> _Table:
@@ -344,12 +379,13 @@ def _validation(found: ValidationReport) -> _Table:
     if found.claimed_lower_bound is not None:
         confirmed = "confirmed" if found.proven else "not confirmed"
         rows["claimed bound"] = f"{format_seconds(found.claimed_lower_bound)}, {confirmed}"
-    return _Table(title=f"a valid plan of {_count(len(found.start), 'step')}", rows=[*rows.items()])
+    return _Table(title=f"a valid plan of {counted(len(found.start), 'step')}", rows=[*rows.items()])
 
 
 _TABLES: Mapping[type, Callable[[Any], _Table]] = {
     Bounds: _bounds,
     Comparison: _comparison,
+    Fit: _fit,
     Frontier: _frontier,
     Order: _order,
     Placement: _placement,

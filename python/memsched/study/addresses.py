@@ -20,6 +20,7 @@ from memsched.result import Result
 from memsched.support import checks, quantities
 from memsched.support.docstrings import documented
 from memsched.support.types import Progress, Quantity
+from memsched.support.units import exact_bytes
 
 _SECONDS_PER_BUFFER = 5e-6  # a lower estimate of the time to place one
 
@@ -213,8 +214,8 @@ def _matches(placement: Placement, buffers: list[Buffer]) -> bool:
 
 def _too_high(result: Result, needed: int, budget: int) -> InfeasibleError:
     return InfeasibleError(
-        f"with addresses, the plan of {result.planner} needs {needed} bytes and its budget is {budget}; "
-        "plan for less memory, or allow the addresses more",
+        f"with addresses, the plan of {result.planner} needs {exact_bytes(needed)}, and its budget is "
+        f"{exact_bytes(budget)}; plan for less memory, or allow the addresses more",
         needed,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memsched.errors import MemschedError
 from memsched.result import Result
-from memsched.support.units import format_seconds
+from memsched.support.units import counted, format_seconds
 from memsched.support.views import Columns, Printed, Tabular
 
 
@@ -24,6 +24,10 @@ class Comparison(dict[str, Result | MemschedError], Tabular, Printed):
         plans = (one for one in self.values() if isinstance(one, Result))
         return min(plans, key=lambda one: one.makespan, default=None)
 
+    def copy(self) -> Comparison:
+        """A comparison of the same results, which may be changed without changing this one."""
+        return Comparison(self)
+
     def _columns(self) -> Columns:
         from memsched.study.sweep.rows import MEASURES, planned, unplanned  # sweeps compare
         from memsched.study.sweep.table import columns_of
@@ -34,4 +38,4 @@ class Comparison(dict[str, Result | MemschedError], Tabular, Printed):
     def __repr__(self) -> str:
         best = self.best
         said = "no plan" if best is None else f"best: {best.planner}, {format_seconds(best.makespan)}"
-        return f"Comparison({len(self)} planners, {said})"
+        return f"Comparison({counted(len(self), 'planner')}, {said})"

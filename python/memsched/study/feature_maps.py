@@ -7,10 +7,12 @@ from collections import Counter
 from memsched import _core
 from memsched.result import Result
 from memsched.support import checks
+from memsched.support.arguments import public
 
 CLASSES = ("keep", "swap", "recompute")
 
 
+@public
 def feature_map_classes(result: Result) -> dict[str, str]:
     """The class of each feature map, an activation that the forward writes and the backward reads.
 

@@ -23,7 +23,7 @@ from memsched.study.carry import Draft
 from memsched.support import checks, quantities
 from memsched.support.docstrings import documented
 from memsched.support.types import Progress, Quantity
-from memsched.support.units import format_bytes
+from memsched.support.units import counted, format_bytes
 from memsched.support.views import Columns, Drawn, Tabular
 
 MOST_SLOTS = 4000
@@ -95,7 +95,7 @@ class Frontier(Tabular, Drawn):
     def __repr__(self) -> str:
         count = sum(one is not None for one in self.results)
         span = f"{format_bytes(int(self.memory[0]))} to {format_bytes(int(self.memory[-1]))}"
-        plans = f"{count} plans for {len(self.results)} memories, {span}"
+        plans = f"{counted(count, 'plan')} for {counted(len(self.results), 'memory', 'memories')}, {span}"
         return f"Frontier(planner={self.planner!r}, problem={self.problem.name!r}, {plans})"
 
 
@@ -210,7 +210,8 @@ def _memories(
     """In increasing order, without repeats."""
     if memory is not None:
         if not isinstance(memory, Sequence | np.ndarray) or not checks.is_list(memory) or not len(memory):
-            raise InvalidInputError(f"memory is {shown(memory)}; give a list of bytes, not empty")
+            as_list = f"as in [{shown(memory)}]" if isinstance(memory, str | int | float) else "not empty"
+            raise InvalidInputError(f"memory is {shown(memory)}; give a list of sizes, {as_list}")
         named = ((f"memory[{at}]", one) for at, one in enumerate(memory))
         given = ((name, parse_memory(one, problem, name) if isinstance(one, str) else one) for name, one in named)
         return sorted({checks.size(name, one, 1) for name, one in given})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import os
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from typing import TypeVar
@@ -37,8 +38,14 @@ Kind = TypeVar("Kind")
 def kind(name: str, value: object, kind: type[Kind]) -> Kind:
     """An instance of a class."""
     if not isinstance(value, kind):
-        raise InvalidInputError(f"{name} is {shown(value)}; it must be a {kind.__name__}")
+        raise InvalidInputError(f"{name} is {shown(value)}; it must be a {kind.__name__}{_read(value, kind)}")
     return value
+
+
+def _read(value: object, kind: type) -> str:
+    """What to add where a file is given for what it holds."""
+    path = isinstance(value, str | os.PathLike) and hasattr(kind, "load")
+    return f"; {kind.__name__}.load(path) reads one from a file" if path else ""
 
 
 def one_or_more(name: str, value: object, kinds: tuple[type[Kind], ...], most: int) -> list[Kind]:
@@ -61,7 +68,9 @@ def some(name: str, value: object, kind: type[Kind]) -> list[Kind]:
     """An instance of a class, or a sequence of them that is not empty; returned as a list."""
     listed = [value] if isinstance(value, kind) else value
     if not isinstance(listed, Sequence) or not listed or not all(isinstance(one, kind) for one in listed):
-        raise InvalidInputError(f"{name} is {shown(value)}; give a {kind.__name__} or a list of them, not empty")
+        raise InvalidInputError(
+            f"{name} is {shown(value)}; give a {kind.__name__} or a list of them, not empty{_read(value, kind)}"
+        )
     return list(listed)
 
 
@@ -124,7 +133,8 @@ def time_limit(value: object) -> float | None:
 def choice(name: str, value: object, known: Collection[str]) -> str:
     """One of some words."""
     if not isinstance(value, str) or value not in known:
-        near = get_close_matches(value[:100], known, n=1) if isinstance(value, str) else []
+        word = value if isinstance(value, str) else getattr(value, "__name__", None)  # a planner's function
+        near = get_close_matches(word[:100].lower(), known, n=1) if isinstance(word, str) else []
         meant = f"did you mean '{near[0]}'? It" if near else "it"
         raise InvalidInputError(f"{name} is {shown(value)}; {meant} must be one of {', '.join(known)}")
     return value

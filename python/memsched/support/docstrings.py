@@ -45,12 +45,17 @@ RAISED_BY = {  # decorator -> what the functions that it decorates raise
 
 
 def documented(function: Function, decorator: str = "documented") -> Function:
-    """Complete the docstring of a function with the parameters and errors that it does not describe itself."""
+    """Complete the docstring of a function with the parameters and errors that it does not describe itself.
+
+    It is also `public`, as is all that has a documentation.
+    """
+    from memsched.support.arguments import public
+
     code = function.__code__
     if function.__doc__:  # none under python -OO
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         function.__doc__ = completed(inspect.cleandoc(function.__doc__), names, decorator)
-    return function
+    return public(function)
 
 
 def picture(function: Function) -> Function:

@@ -22,6 +22,19 @@ if TYPE_CHECKING:
 _PLAIN = (dict, list, tuple, str, int, float, np.number, type(None))  # of Python and, as numbers, of numpy
 _DEEPEST = 100  # levels of lists and objects in a document
 
+# Stem of a format -> what such a document is, and what reads it.
+_KINDS = {
+    "memsched-chain": ("a chain", "Chain.load and `memsched plan` read"),
+    "memsched-graph": ("a graph", "Graph.load and `memsched plan` read"),
+    "memsched-family": ("a family of graphs", "GraphFamily.load and `memsched plan` read"),
+    "memsched-device": ("a device", "Device.load and the option --device read"),
+    "memsched-plan": ("a bare plan", "Schedule.load and `memsched simulate --problem` read"),
+    "memsched-result": ("a result", "Result.load and `memsched plot` read"),
+    "memsched-placement": ("a placement", "Placement.from_json and `memsched place` read"),
+    "memsched-torch-plan": ("a plan of a PyTorch model", "memsched.torch.TorchPlan.load and `memsched plot` read"),
+    "memsched-compiled": ("a plan that torch.compile cached", "only memsched.torch reads"),
+}
+
 Document = dict[str, Any]
 Source = Document | str | os.PathLike[str]
 
@@ -55,9 +68,24 @@ def read_document(source: Source, *formats: str) -> Document:
             known = "objects, lists, texts, numbers, true, false and null"
             raise InvalidInputError(f"{shown(key)} of {where} is {shown(value)}; documents have {known}")
     if document.get("format") not in formats:
-        wanted = " or ".join(f"'{name}'" for name in formats)
-        raise InvalidInputError(f"{where} has the format {shown(document.get('format'))}; expected {wanted}")
+        raise InvalidInputError(f"{where} {_unexpected(document.get('format'), formats)}")
     return document
+
+
+def _unexpected(found: object, formats: tuple[str, ...]) -> str:
+    """What to say of a document of another format: what it is, what reads it, and what is expected."""
+    wanted = " or ".join(f"'{name}'" for name in formats)
+    if found is None:
+        return f"has no format; expected {wanted}"
+    stem = found.partition("/")[0] if isinstance(found, str) else ""
+    if stem in [name.partition("/")[0] for name in formats]:
+        return f"has the format {shown(found)}, of another version of memsched; expected {wanted}"
+    if stem not in _KINDS:
+        return f"has the format {shown(found)}, which is none of memsched's; expected {wanted}"
+    kind, readers = _KINDS[stem]
+    *others, last = dict.fromkeys(_KINDS[name.partition("/")[0]][0] for name in formats)
+    expected = f"{', '.join(others)} or {last}" if others else last
+    return f"is {kind} (format {shown(found)}), which {readers}; expected {expected}"
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> Document:
@@ -77,6 +105,11 @@ def _parse(text: str, where: str) -> Any:
     except InvalidInputError as error:
         raise InvalidInputError(f"{where} {error}") from error
     except (ValueError, RecursionError) as error:
+        start = text.lstrip()[:20]
+        if not start:
+            raise InvalidInputError(f"{where} is empty") from error
+        if start[0] not in "{[":
+            raise InvalidInputError(f"{where} is not JSON: it begins with {start!r}") from error
         raise InvalidInputError(f"{where} is not valid JSON ({error}); is it truncated?") from error
     except MemoryError as error:
         raise InvalidInputError(f"{where} does not fit in memory ({len(text)} characters); split it") from error

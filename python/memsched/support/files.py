@@ -58,12 +58,19 @@ def read_bytes(path: Name, most: int = MOST_BYTES, remedy: str = "split it, or c
         facts = check_regular(name)  # before it is opened, since opening a pipe waits for its writer
         if facts.st_size <= most:
             with open(name, "rb") as file:
-                content = file.read(most + 1)
+                content = file.read(facts.st_size + 1)  # Python takes the memory for as many bytes as are asked for
+                if len(content) > facts.st_size:  # it grows, or is one of /proc, which have no size
+                    content += file.read(most + 1 - len(content))
         if facts.st_size > most or len(content) > most:
             raise OSError(f"it has more than {most} bytes, the limit; {remedy}")
         return content
     except (OSError, ValueError, MemoryError) as error:
-        raise InvalidInputError(f"'{name}' cannot be read: {why(error)}") from error
+        raise InvalidInputError(f"'{name}' cannot be read: {why(error)}{_of_tilde(name)}") from error
+
+
+def _of_tilde(name: str) -> str:
+    """What to add to the error of a path that only a shell understands."""
+    return "; only a shell knows '~', so write the path in full" if name.startswith("~") else ""
 
 
 def read_text(path: Name, *, encoding: str = "utf-8", most: int = MOST_BYTES) -> str:
@@ -71,7 +78,9 @@ def read_text(path: Name, *, encoding: str = "utf-8", most: int = MOST_BYTES) ->
     content = read_bytes(path, most)
     try:
         return content.decode(encoding)
-    except (ValueError, MemoryError) as error:  # ValueError: not text
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"'{path_of(path)}' is no text in UTF-8; byte {error.start} is none of it") from error
+    except (ValueError, MemoryError) as error:
         raise InvalidInputError(f"'{path_of(path)}' cannot be read: {why(error)}") from error
 
 
@@ -113,7 +122,7 @@ def write_bytes(path: Name, content: bytes) -> None:
         temporary = None
         _sync_folder(target.parent)
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a loop of links, before Python 3.13
-        raise InvalidInputError(f"'{name}' cannot be written: {why(error)}") from error
+        raise InvalidInputError(f"'{name}' cannot be written: {why(error)}{_of_tilde(name)}") from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memsched.support import checks
-from memsched.support.units import parse_bandwidth, parse_bytes, parse_chunk, parse_seconds
+from memsched.support.units import Bytes, parse_bandwidth, parse_bytes, parse_chunk, parse_seconds, unit_written
 
 
 def size(name: str, value: object, least: int = 0) -> int:
@@ -15,6 +15,18 @@ def size(name: str, value: object, least: int = 0) -> int:
     (4096, 4096)
     """
     return checks.size(name, parse_bytes(value, name) if isinstance(value, str) else value, least)
+
+
+def limit(name: str, value: object) -> Bytes:
+    """The same for a size that errors compare with others: it keeps the unit that it was written in.
+
+    Examples
+    --------
+    >>> limit("capacity", "4KiB").unit, limit("capacity", 4096).unit
+    ('KiB', '')
+    """
+    given = parse_bytes(value, name) if isinstance(value, str) else value
+    return Bytes(checks.size(name, given), unit_written(given))
 
 
 def bandwidth(name: str, value: object) -> float:

@@ -21,11 +21,33 @@ _NUMBER = re.compile(
 _LONGEST = 100  # characters of a number with its unit
 
 _UNITS = "B, kB, MB, GB, TB, KiB, MiB, GiB, TiB"
+_DECIMAL = ("B", "kB", "MB", "GB", "TB", "PB")
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 BYTES_FORMS = "8GiB (1024^3), 12GB (1000^3), 500MB, 1e9 or plain bytes"
 MEMORY_FORMS = f"{BYTES_FORMS}, or 40% (0%: min_memory, 100%: peak_memory of the plain run)"
 _BANDWIDTH_FORMS = "12GB/s, 12.2e9 (bytes per second), inf (a free link) or 0 (no link)"
 _SECONDS_FORMS = "1, 0.5, 10ms or 10us"
 _CHUNK_FORMS = f"16MiB (or another size: {BYTES_FORMS}), storage or none"
+
+
+class Bytes(int):
+    """A number of bytes that knows the unit it was written in: "MB", "GiB", "%", ..; "" where it was written in bytes.
+
+    It is an int in all else, and arithmetic gives plain ones.
+
+    Examples
+    --------
+    >>> parse_bytes("500 mb") == 500_000_000, parse_bytes("500 mb").unit, parse_bytes(500).unit
+    (True, 'MB', '')
+    """
+
+    unit: str
+
+    def __new__(cls, count: int, unit: str = "") -> Bytes:
+        """The unit is one of those that `exact_bytes` writes, or "%"."""
+        made = super().__new__(cls, count)
+        made.unit = unit
+        return made
 
 
 def _refuse(what: str, value: object, why: str, forms: str) -> InvalidInputError:
@@ -36,6 +58,8 @@ def _split(text: str, what: str, forms: str) -> tuple[Fraction, str]:
     """The number and the unit of a text."""
     text = text.replace("\u00a0", " ").replace("\u202f", " ")  # as spreadsheets write between a number and its unit
     match = _NUMBER.fullmatch(text) if len(text) <= _LONGEST else None  # matching takes time quadratic in the length
+    if match is None and re.fullmatch(r"\s*\d+,\d+\s*[a-z/%]*\s*", text[:_LONGEST], re.IGNORECASE | re.ASCII):
+        raise _refuse(what, text, "whose comma must be a point", forms)
     if match is None:
         raise _refuse(what, text, "which is not a number with a unit", forms)
     try:
@@ -54,6 +78,11 @@ def _scale(unit: str) -> int | None:
     return scale
 
 
+def _reads_as_bits(unit: str) -> bool:
+    """Whether a unit is one of bits, as in Gbit, Gb, kb and b; all in small letters, as in gb, it is one of bytes."""
+    return re.fullmatch(r"([KMGTP]i?|k)?b|[kKmMgGtTpP]?i?bits?", unit) is not None
+
+
 def _as_float(amount: float | Fraction, what: str, value: object, forms: str) -> float:
     """A number >= 0 as a float."""
     if amount < 0:
@@ -64,30 +93,34 @@ def _as_float(amount: float | Fraction, what: str, value: object, forms: str) ->
         raise _refuse(what, value, "which is too large", forms) from error
 
 
-def whole_bytes(amount: Fraction, what: str, value: object, forms: str) -> int:
+def whole_bytes(amount: Fraction, what: str, value: object, forms: str, unit: str = "") -> Bytes:
+    """Bytes that were written in this unit, without the fraction of one."""
     count = math.floor(amount)
     if amount < 0:
         raise _refuse(what, value, "which is negative", forms)
     if count > EXACT_BYTES:
         raise _refuse(what, value, "which is more than 2^53", forms)
-    return count
+    return Bytes(count, unit)
 
 
-def _bytes_of(text: str, what: str, forms: str) -> int:
+def _bytes_of(text: str, what: str, forms: str) -> Bytes:
     amount, unit = _split(text, what, forms)
     scale = _scale(unit)
+    if _reads_as_bits(unit):
+        raise _refuse(what, text, "which reads as bits", forms)
     if scale is None:
         raise _refuse(what, text, f"whose unit {unit!r} is not one of {_UNITS}", forms)
     if scale == 1 and amount.denominator != 1:
         raise _refuse(what, text, "which is not a whole number of bytes", forms)
-    return whole_bytes(amount * scale, what, text, forms)
+    units = _BINARY if "i" in unit.lower() else _DECIMAL
+    return whole_bytes(amount * scale, what, text, forms, units[_POWERS[unit[0].lower()]] if scale > 1 else "")
 
 
-def parse_bytes(value: str | float, what: str = "the size", forms: str = BYTES_FORMS) -> int:
+def parse_bytes(value: str | float, what: str = "the size", forms: str = BYTES_FORMS) -> Bytes:
     """Bytes, from a text such as "8GiB" or a whole number. Fractions of a byte are dropped.
 
-    kB, MB, GB, TB, PB are powers of 1000, KiB to PiB powers of 1024; case is ignored. Errors call the value `what` and
-    list the accepted `forms`.
+    kB, MB, GB, TB, PB are powers of 1000, KiB to PiB powers of 1024; case is ignored, but Gb is bits. Errors call the
+    value `what` and list the accepted `forms`.
 
     Examples
     --------
@@ -140,12 +173,14 @@ def parse_bandwidth(value: str | float, what: str = "the bandwidth") -> float:
     if value.strip().lower() in ("inf", "infinity"):
         return math.inf
     amount, unit = _split(value, what, _BANDWIDTH_FORMS)
+    if unit.endswith("bps"):  # as networks are sold
+        unit = f"{unit[:-3]}bit/s"
     per_second = unit[-2:].lower() == "/s"
+    if per_second and _reads_as_bits(unit[:-2]):
+        raise _refuse(what, value, "which reads as bits per second", _BANDWIDTH_FORMS)
     scale = _scale(unit[:-2] if per_second else unit)
     if scale is None or unit == "/s" or (unit and not per_second):
         raise _refuse(what, value, f"whose unit {unit!r} is not bytes per second", _BANDWIDTH_FORMS)
-    if per_second and re.fullmatch(r"([KMGTP]i?|k)?b", unit[:-2]):
-        raise _refuse(what, value, "which reads as bits per second", _BANDWIDTH_FORMS)
     return _as_float(amount * scale, what, value, _BANDWIDTH_FORMS)
 
 
@@ -208,30 +243,59 @@ def format_bytes(count: float) -> str:
     ('512 B', '8 GiB', '2.32 GiB', '1.00 GiB')
     """
     sign, count = ("-", -count) if count < 0 else ("", count)
-    return sign + _scaled(count, 3, 1024, "B", "KiB", "MiB", "GiB", "TiB", "PiB")
+    return sign + _scaled(count, 3, 1024, *_BINARY)
 
 
-def exact_bytes(count: int) -> str:
-    """A size in a suitable unit, with the bytes where they differ.
+def exact_bytes(count: int, unit: str = "", *, up: bool = False) -> str:
+    """A size in a unit, by default a suitable one, with the bytes where they differ.
+
+    A unit that leaves less than 0.1 or 10,000 or more gives way to the nearest that does not. `up`: the size is for
+    typing, and so it is not rounded down.
 
     Examples
     --------
     >>> exact_bytes(512), exact_bytes(2495698035)
-    ('512 B', '2.32 GiB (2495698035 bytes)')
+    ('512 B', '2.32 GiB (2,495,698,035 bytes)')
+    >>> exact_bytes(612_300_001, "MB"), exact_bytes(612_300_001, "MB", up=True), exact_bytes(612_300_001, "kB")
+    ('612.3 MB (612,300,001 bytes)', '612.4 MB (612,300,001 bytes)', '612.3 MB (612,300,001 bytes)')
     """
-    return format_bytes(count) if count < 1024 else f"{format_bytes(count)} ({count} bytes)"
+    text, known = format_bytes(count), unit in (*_DECIMAL[1:], *_BINARY[1:])
+    if known or (up and count >= 1024):
+        base, units = (1000, _DECIMAL) if unit in _DECIMAL[1:] else (1024, _BINARY)
+        power = units.index(unit if known else text.split()[1])
+        while power and 10 * count < base**power:
+            power -= 1
+        while power + 1 < len(units) and count >= 10_000 * base**power:
+            power += 1
+        amount = Fraction(count, base**power)
+        text = f"{_rounded_up(amount) if up else _rounded(float(amount), 4)} {units[power]}"
+    return text if text == f"{count} B" else f"{text} ({count:,} bytes)"
+
+
+def _rounded_up(amount: Fraction, digits: int = 4) -> str:
+    """The least number of this many digits that is not below an amount, or more digits before the point."""
+    places = digits
+    while places and amount >= 10 ** (digits - places):
+        places -= 1
+    text = f"{Decimal(math.ceil(amount * 10**places)).scaleb(-places):f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def told_budget(memory: int, needed: int) -> str:
-    """A budget that is too small, in an error; a percentage may have been meant.
+    """A budget that is too small, in an error and in the unit that it was written in; a percentage may have been meant.
 
     Examples
     --------
-    >>> told_budget(40, 2495698035)
-    '40 B (did you mean "40%"?)'
+    >>> told_budget(40, 2495698035), told_budget(parse_bytes("500MB"), 2495698035)
+    ('40 B (did you mean "40%"?)', '500 MB (500,000,000 bytes)')
     """
     meant = memory <= 100 < needed / 1000
-    return exact_bytes(memory) + (f' (did you mean "{memory}%"?)' if meant else "")
+    return exact_bytes(memory, unit_written(memory)) + (f' (did you mean "{memory}%"?)' if meant else "")
+
+
+def unit_written(count: object) -> str:
+    """The unit that a number of bytes was written in; "" of others."""
+    return count.unit if isinstance(count, Bytes) else ""
 
 
 def format_bandwidth(bandwidth: float) -> str:
@@ -281,6 +345,17 @@ def format_percent(fraction: float) -> str:
     if 0 < fraction < 0.00005:
         return "< 0.01 %"
     return f"{100 * fraction:.2f} %"
+
+
+def counted(count: int, what: str, several: str = "") -> str:
+    """A number of things, in words.
+
+    Examples
+    --------
+    >>> counted(1, "op"), counted(2, "op"), counted(0, "memory", "memories")
+    ('1 op', '2 ops', '0 memories')
+    """
+    return f"{count} {what if count == 1 else several or what + 's'}"
 
 
 def _number(kind: str, value: float) -> str:

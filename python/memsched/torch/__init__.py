@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from memsched.torch.compiled.group import plans
     from memsched.torch.compiled.plan import CompiledPlan
     from memsched.torch.model_plan import TorchPlan, plan
+    from memsched.torch.preflight import fit
     from memsched.torch.step_plan import StepPlan, plan_step
     from memsched.torch.verify import Verified
 
@@ -30,6 +31,7 @@ __all__ = [
     "StepPlan",
     "TorchPlan",
     "Verified",
+    "fit",
     "plan",
     "plan_step",
     "plans",
@@ -42,6 +44,7 @@ _LATER = {
     "Resident": "memsched.torch.compiled.as_graph",
     "TorchPlan": "memsched.torch.model_plan",
     "Verified": "memsched.torch.verify",
+    "fit": "memsched.torch.preflight",
     "plan": "memsched.torch.model_plan",
     "StepPlan": "memsched.torch.step_plan",
     "plan_step": "memsched.torch.step_plan",

@@ -7,6 +7,7 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -42,6 +43,20 @@ class Parts(NamedTuple):
     kind: str = "float"
     vocabulary: int | None = None
     padding: int | None = None  # the token that random ids avoid
+
+
+def parse_options(text: str, what: str) -> dict[str, Any]:
+    """The options behind the question mark of a spec; values are JSON where they can be, else words."""
+    options: dict[str, Any] = {}
+    for pair in text.split("&") if text else []:
+        key, equals, value = pair.partition("=")
+        if not (key and equals and value) or key in options:
+            raise InvalidInputError(f"{what} has the option {pair!r}; write key=value once a key, with & between")
+        try:
+            options[key] = json.loads(value.lower() if value in ("True", "False") else value)
+        except json.JSONDecodeError:
+            options[key] = value
+    return options
 
 
 def _near(word: str, known: Iterable[str]) -> str:

@@ -87,16 +87,24 @@ def backward_aside(
 
 
 @contextlib.contextmanager
-def gradients_aside(leaves: Iterable[torch.Tensor]) -> Iterator[None]:
-    """They have no `.grad` here, and get theirs back."""
+def gradients_put_back(leaves: Iterable[torch.Tensor]) -> Iterator[None]:
+    """They have the `.grad` afterwards that they had before."""
     held = [(leaf, leaf.grad) for leaf in leaves]
-    for leaf, _ in held:
-        leaf.grad = None
     try:
         yield
     finally:
         for leaf, gradient in held:
             leaf.grad = gradient
+
+
+@contextlib.contextmanager
+def gradients_aside(leaves: Iterable[torch.Tensor]) -> Iterator[None]:
+    """They have no `.grad` here, and get theirs back."""
+    leaves = list(leaves)
+    with gradients_put_back(leaves):
+        for leaf in leaves:
+            leaf.grad = None
+        yield
 
 
 _CONTAINERS = (dict, list, set, deque, OrderedDict, defaultdict)  # of these alone it is known what reading does

@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from memsched.errors import InvalidInputError
 from memsched.support import checks
 from memsched.torch.compiled.private import optimizer_hooks_aside
+from memsched.torch.families import parse_options
 from memsched.torch.module_state import generators_unchanged
 from memsched.torch.nests import tensors_of
 
@@ -38,6 +39,28 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer | int | None, device: torch
         return optimizer_bytes(inner, device)  # which it wraps, as those of accelerate do
     state = [*tensors_of(dict(optimizer.state)), *_state_after_one_step(optimizer)]
     return distinct_bytes([tensor for tensor in state if tensor.device.type == device.type])
+
+
+def optimizer_named(spec: str, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """An optimiser from a text such as "adamw" or "sgd?momentum=0.9": a class of torch.optim, with options.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such class, or it does not take these options.
+    """
+    name, _, options = spec.partition("?")
+    known = {
+        one.lower(): made
+        for one, made in vars(torch.optim).items()
+        if isinstance(made, type) and issubclass(made, torch.optim.Optimizer) and made is not torch.optim.Optimizer
+    }
+    found = known[checks.choice("optimizer", name.strip().lower(), known)]
+    given = {"lr": 1e-3, **parse_options(options, f"the optimizer {spec!r}")}
+    try:
+        return found(list(parameters), **given)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"optimizer is {spec!r}: {error}") from error
 
 
 def kind_of_state(optimizer: torch.optim.Optimizer | int | None) -> tuple[Any, ...]:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import importlib.metadata
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from memsched.torch.link import measure_link
 from memsched.torch.machines import Machine, machine
 from memsched.torch.optimizer_state import distinct_bytes
 from memsched.torch.roofline import describe
-from memsched.torch.substitutes import substitute
+from memsched.torch.substitutes import substitute_for_chains
 
 AUTOCASTS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -85,7 +85,7 @@ def profile(
     chip, link = (None, None) if device == "here" else machine(device)
     if not model.training:
         raise InvalidInputError("the model is in eval mode; call model.train(): profiles are of training steps")
-    prepare = functools.partial(substitute, capability=chip.capability if chip else None)
+    prepare = functools.partial(substitute_for_chains, capability=chip.capability if chip else None)
     options = Options(budget="100%", device=device)
     seen = look(model, tuple(args), dict(kwargs or {}), options, prepare=prepare)
     visit = _only_graph(seen, model)
@@ -118,24 +118,34 @@ def profile_spec(
     Model, input and seed are as `zoo.build` takes them; the model is built without memory for its weights. The device
     is as in `profile`, where "here" is the GPU if there is one. Autocast is to "bf16" or "fp16".
     """
-    if autocast is not None and autocast not in AUTOCASTS:
-        raise InvalidInputError(f"autocast is {autocast!r}; it must be {' or '.join(AUTOCASTS)}")
-    where = "cuda" if device == "here" and torch.cuda.is_available() else "cpu"
     if device != "here":
         machine(device)  # complains before the work
+    where = "cuda" if device == "here" and torch.cuda.is_available() else "cpu"
+    with named_model(model, input, where=where, autocast=autocast, seed=seed) as built:
+        shapes = ["x".join(map(str, arg.shape)) for arg in built.args if isinstance(arg, torch.Tensor)]
+        return profile(built.model, built.args, device=device, name="-".join([built.name, *shapes]))
+
+
+@contextlib.contextmanager
+def named_model(
+    model: str, input: str | None, *, where: str = "cpu", autocast: str | None = None, seed: int = 0
+) -> Iterator[zoo.Built]:
+    """A model that a line of text names, without memory for its weights, under autocast; its own errors are told."""
+    if autocast is not None and autocast not in AUTOCASTS:
+        raise InvalidInputError(f"autocast is {autocast!r}; it must be {' or '.join(AUTOCASTS)}")
     casting = torch.autocast(where, dtype=AUTOCASTS[autocast]) if autocast else contextlib.nullcontext()
     built = zoo.build(model, input, seed=seed, device=where, fake=FakeTensorMode(allow_non_fake_inputs=True))
-    shapes = ["x".join(map(str, arg.shape)) for arg in built.args if isinstance(arg, torch.Tensor)]
     try:
         with casting:
-            return profile(built.model, built.args, device=device, name="-".join([built.name, *shapes]))
-    except MemschedError:
+            yield built
+    except (AssertionError, MemschedError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # of any kind: the model's own
         first: BaseException = error
         while (cause := first.__cause__ or first.__context__) is not None:
             first = cause
-        said, given = str(first).strip().partition("\n")[0][:300], " and ".join(shapes)
+        said = str(first).strip().partition("\n")[0][:300]
+        given = " and ".join("x".join(map(str, arg.shape)) for arg in built.args if isinstance(arg, torch.Tensor))
         raise InvalidInputError(
             f"{model} cannot run on {given or 'no input'}: {said or type(first).__name__}; sizes are written as in "
             "32x3x224x224, and a comma stands between inputs"

@@ -33,32 +33,56 @@ import torch
 from torch import fx
 from torch._prims_common import suggest_memory_format
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 aten = torch.ops.aten
 
 _HALVES = (torch.float16, torch.bfloat16)
 
 
-def substitute(module: fx.GraphModule, capability: tuple[int, int] | None = None) -> None:
-    """Replace calls in a graph that Dynamo captured, and in the graphs nested in it.
+Calls = dict[Any, Callable[..., Any]]
+"""What to call in place of functions."""
 
-    Without a GPU's compute capability (`Machine.capability`) the kernels stay those of the device.
-    """
-    share = _sharing()
-    calls: dict[Any, Callable[..., Any]] = {torch.cat: share, torch.concat: share, torch.concatenate: share}
-    if capability is not None:
 
-        def attention(*args: Any, **kwargs: Any) -> torch.Tensor:
-            return _attention(capability, *args, **kwargs)
+def kernels_of(capability: tuple[int, int]) -> Calls:
+    """Those that CUDA runs on a GPU of this compute capability (`Machine.capability`)."""
 
-        calls[functional.scaled_dot_product_attention] = attention
-        calls |= {functional.logsigmoid: aten.softplus.default, torch.rms_norm: _rms_norm}
+    def attention(*args: Any, **kwargs: Any) -> torch.Tensor:
+        return _attention(capability, *args, **kwargs)
+
+    return {
+        functional.scaled_dot_product_attention: attention,
+        functional.logsigmoid: aten.softplus.default,
+        torch.rms_norm: _rms_norm,
+    }
+
+
+def substitute(module: fx.GraphModule, calls: Calls) -> None:
+    """Replace calls in a graph that Dynamo captured, and in the graphs nested in it."""
     for part in module.modules():
         if isinstance(part, fx.GraphModule):
             for node in part.graph.nodes:
                 if node.op == "call_function" and node.target in calls:
                     node.target = calls[node.target]
             part.recompile()
+
+
+def substitute_for_chains(module: fx.GraphModule, capability: tuple[int, int] | None = None) -> None:
+    """Let concatenations grow from one another, and take the kernels of a GPU, if a compute capability is given."""
+    share = _sharing()
+    kernels = {} if capability is None else kernels_of(capability)
+    substitute(module, {torch.cat: share, torch.concat: share, torch.concatenate: share, **kernels})
+
+
+class Substituted(TorchFunctionMode):
+    """Replaces the calls of what runs within it."""
+
+    def __init__(self, calls: Calls) -> None:
+        super().__init__()
+        self._calls = calls
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
+        return self._calls.get(func, func)(*args, **(kwargs or {}))
 
 
 def _sharing() -> Callable[..., torch.Tensor]:

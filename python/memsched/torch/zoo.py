@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import json
 import math
 import re
 from collections.abc import Callable
@@ -17,7 +16,15 @@ from torch.utils._pytree import tree_map_only
 from memsched.errors import InvalidInputError
 from memsched.support import checks
 from memsched.torch import weightless
-from memsched.torch.families import FAMILIES, SPEC_FORMS, Parts, call_function, load_function, torchvision
+from memsched.torch.families import (
+    FAMILIES,
+    SPEC_FORMS,
+    Parts,
+    call_function,
+    load_function,
+    parse_options,
+    torchvision,
+)
 
 __all__ = ["Built", "build", "parse_input", "torchvision"]
 
@@ -59,22 +66,6 @@ def parse_input(text: str) -> tuple[_Input, ...]:
     return tuple(inputs)
 
 
-def _parse_options(text: str, spec: str) -> dict[str, Any]:
-    """The options behind the question mark; values are JSON where they can be, else words."""
-    options: dict[str, Any] = {}
-    for pair in text.split("&") if text else []:
-        key, equals, value = pair.partition("=")
-        if not (key and equals and value) or key in options:
-            raise InvalidInputError(
-                f"the model {spec!r} has the option {pair!r}; write key=value once a key, with & between"
-            )
-        try:
-            options[key] = json.loads(value.lower() if value in ("True", "False") else value)
-        except json.JSONDecodeError:
-            options[key] = value
-    return options
-
-
 def _find(spec: str) -> tuple[Callable[[], Parts], str]:
     """What builds the model of a spec, and the model's name; the user's module is imported here, not while building."""
     body, _, options = spec.partition("?")
@@ -82,7 +73,7 @@ def _find(spec: str) -> tuple[Callable[[], Parts], str]:
     if not (colon and name and all(part.isidentifier() for part in family.split("."))):
         raise InvalidInputError(f"the model is {spec!r}, which has no family or no name; {SPEC_FORMS}")
     if family in FAMILIES:
-        parsed = _parse_options(options, spec)
+        parsed = parse_options(options, f"the model {spec!r}")
         return (lambda: FAMILIES[family](name, parsed, spec)), name
     if options:
         raise InvalidInputError(f"the model {spec!r} gives options to a function; only {', '.join(FAMILIES)} take them")

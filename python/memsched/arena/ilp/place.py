@@ -12,6 +12,7 @@ from memsched.arena.ilp.model import Model, Scale, TimeUpError, left, until_afte
 from memsched.arena.ilp.model import load as load_highs
 from memsched.arena.placement import columns_of, place_columns
 from memsched.errors import InfeasibleError
+from memsched.support.units import exact_bytes, unit_written
 
 
 def place_ilp(
@@ -38,10 +39,12 @@ def place_ilp(
             offsets, bound = _by_program(buffers, offsets, bound, until)
     top = height(buffers, offsets)
     if capacity is not None and top > capacity:
-        need = f"{top} bytes and the capacity is {capacity}"
+        unit = unit_written(capacity)
+        need = f"{exact_bytes(top, unit, up=True)} and the capacity is {exact_bytes(capacity, unit)}"
         if top > bound:
             raise InfeasibleError(
-                f"the placement found needs {need}; only below {bound} it is proven that none ends", top
+                f"the placement found needs {need}; only below {exact_bytes(bound, unit)} it is proven that none ends",
+                top,
             )
         raise InfeasibleError(f"the buffers need {need}; no placement ends below that", top)
     return offsets, bound, top == bound

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from memsched._core import Chain, Device, Graph
+from memsched.errors import InfeasibleError
 from memsched.planners.entry import Planner
 from memsched.planners.graph.vdnn_sync import least_memory as least_of_vdnn_sync
 from memsched.planners.graph.vdnn_sync import vdnn_sync
@@ -65,7 +66,10 @@ def vdnn(
     """
     limit, chunk = quantities.time_limit(time_limit) or None, quantities.chunk(chunk)
     if isinstance(problem, Graph | GraphFamily) and chunk is None:
-        return vdnn_sync(problem, M, beta, device=device)
+        try:
+            return vdnn_sync(problem, M, beta, device=device)
+        except InfeasibleError as error:
+            raise InfeasibleError(f"vdnn plans graphs as vdnn_sync does, and {error}", error.min_memory) from None
     call = begin_chain(vdnn, problem, M, beta, device, chunk)
     chain = call.chain
     sizes = np.array([chain.activation[0], *chain.saved[:-1]], dtype=float)

@@ -12,11 +12,12 @@ from memsched.planners.classes import FIRST, ClassCall, begin_classes
 from memsched.planners.entry import Planner
 from memsched.planners.graph import vdnn_sync
 from memsched.planners.rounds import Rounds, choice, choices, number_of, rounds_of
-from memsched.problems.budget import make_device
+from memsched.problems.budget import asked_memory, make_device, told_bytes
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem, graph_of
 from memsched.result import Result
 from memsched.support.types import Quantity
+from memsched.support.units import Bytes, unit_written
 
 
 def least_memory(problem: Problem) -> int:
@@ -81,24 +82,27 @@ def vdnn_plus(
     >>> ms.vdnn_plus(family, 4 * 2**30, 10e9).schedule.rounds
     ((32, 8),)
     """
-    device = make_device(problem, M, beta, device)
+    asked = asked_memory(problem, M)
+    device, unit = make_device(problem, asked, beta, device), unit_written(asked)
     try:
-        call, rounds = _start(problem, device)
+        call, rounds = _start(problem, device, unit)
     except InfeasibleError as error:
         if not isinstance(problem, GraphFamily):
             raise
         number = number_of(problem, rounds_of(problem, device.memory))
         least = _least_from(problem, number, device.memory + 1, partial(_needs, device=device))
-        raise InfeasibleError(f"{error} in these rounds; other rounds need M >= {least}", least) from None
+        needs = told_bytes(least, unit, problem, up=True)
+        raise InfeasibleError(f"{error} in these rounds; other rounds need at least {needs}", least) from None
     return vdnn_sync.planned(call, rounds)
 
 
-def _start(problem: Problem, device: Device) -> tuple[ClassCall, Rounds]:
+def _start(problem: Problem, device: Device, unit: str) -> tuple[ClassCall, Rounds]:
     """The call for the larger sub-batch, and the rounds."""
     family = problem if isinstance(problem, GraphFamily) else None
     rounds = [(graph_of(problem).batch, 1)] if family is None else rounds_of(family, device.memory)
     graph = graph_of(problem) if family is None else family.at(rounds[0][0])
-    call = begin_classes(vdnn_plus, graph, None, None, device, FIRST, need=vdnn_sync.least_memory)
+    memory = None if unit == "%" and family is not None else Bytes(device.memory, unit)  # a share of all the family
+    call = begin_classes(vdnn_plus, graph, memory, None, device, FIRST, need=vdnn_sync.least_memory)
     return dataclasses.replace(call, problem=problem), rounds
 
 

@@ -17,7 +17,6 @@ from memsched.result import Result
 from memsched.support import quantities
 from memsched.support.memo import once_per_object
 from memsched.support.types import Quantity
-from memsched.support.units import exact_bytes
 
 if TYPE_CHECKING:  # the integer programs take a fifth of the time of `import memsched`
     from memsched.arena.ilp.turns import Runs, Turns
@@ -154,7 +153,7 @@ def _no_plan(call: Call, turns: Turns, bound: float, time_up: bool, until: float
     if bound == math.inf or max(turns.start, turns.need) > memory:
         needed, proven = _least(graph, max(0.0, until - time.monotonic()))
         return call.no_plan(needed, "no runs in turns fit", enough=not proven)
-    once = f"give M >= {exact_bytes(enough)}, where each op runs once"
+    once, where = f"give at least {call.told(enough)}, where each op runs once", f"'{graph.name}' in {call.budget}"
     if turns.variables > MOST_VARIABLES:
         return LimitError(
             f"checkmate's program for the {len(turns.ways)} ops of '{graph.name}' has {turns.variables} variables, "
@@ -162,13 +161,9 @@ def _no_plan(call: Call, turns: Turns, bound: float, time_up: bool, until: float
         )
     if not time_up:
         return LimitError(
-            f"checkmate found no plan for '{graph.name}' in {exact_bytes(memory)}: its sizes or times differ by more "
-            f"than HiGHS can tell apart; {once}"
+            f"checkmate found no plan for {where}: its sizes or times differ by more than HiGHS can tell apart; {once}"
         )
-    return LimitError(
-        f"checkmate found no plan for '{graph.name}' in {exact_bytes(memory)} within the time_limit; give more, or "
-        f"{once}"
-    )
+    return LimitError(f"checkmate found no plan for {where} within the time_limit; give more, or {once}")
 
 
 def _listed(graph: Graph, memory: int, named: dict[str, Any]) -> Schedule:

@@ -8,13 +8,13 @@ from memsched import _core
 from memsched._core import Device
 from memsched.errors import InfeasibleError, LimitError
 from memsched.planners.call import measured
-from memsched.problems.budget import make_device
+from memsched.problems.budget import asked_memory, make_device, told_bytes, told_memory
 from memsched.problems.problem import Problem, graph_of, peak_of
 from memsched.result import Result
 from memsched.support import checks, quantities
 from memsched.support.docstrings import documented
 from memsched.support.types import Quantity
-from memsched.support.units import exact_bytes
+from memsched.support.units import counted, unit_written
 
 MOST: int = _core.most_pebbles  # ops, and tensors
 STATES = 50_000  # about 50 ms, and 5 MB
@@ -73,7 +73,8 @@ def pebbles(
     started = time.perf_counter()
     states = checks.count("states", states, 1, 10_000_000)
     limit = quantities.time_limit(time_limit)
-    graph, device = graph_of(problem), make_device(problem, M, beta, device)
+    graph, asked = graph_of(problem), asked_memory(problem, M)
+    device, unit = make_device(problem, asked, beta, device), unit_written(asked)
     if not suits(problem):
         raise LimitError(
             f"'{graph.name}' has {len(graph.ops)} ops and {len(graph.tensors)} tensors; pebbles takes {MOST} of each"
@@ -83,11 +84,11 @@ def pebbles(
     if schedule is not None:
         params = {"states": states, "seen": seen}
         return measured("pebbles", params, problem, schedule, device, started, recomputes=True)
-    where = f"'{graph.name}' in {exact_bytes(device.memory)}"
+    where = f"'{graph.name}' in {told_memory(device.memory, unit, problem)}"
     if proven:
         raise InfeasibleError(
             f"there is no plan for {where}, with any transfers and recomputation: all {seen} states were searched; "
-            f"on any device M = {exact_bytes(peak_of(graph))} is enough",
+            f"on any device {told_bytes(peak_of(graph), unit, problem, up=True)} is enough",
             peak_of(graph),
         )
-    raise LimitError(f"pebbles found no plan for {where} in {seen} states; give more")
+    raise LimitError(f"pebbles found no plan for {where} in {counted(seen, 'state')}; give more")

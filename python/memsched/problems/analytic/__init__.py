@@ -11,10 +11,12 @@ from memsched.problems.analytic.kernels import Gpu, gpu_named
 from memsched.problems.analytic.networks import CLIPS, NETWORKS
 from memsched.problems.family import GraphFamily
 from memsched.support import checks
+from memsched.support.arguments import public
 
 _LEAST = 16  # frames and pixels; at least one is left after five halvings
 
 
+@public
 def analytic(network: str, batch: int, gpu: str = "v100", *, clip: tuple[int, int] | None = None) -> GraphFamily:
     """A network's training step at any batch size, with times and workspaces by formula.
 

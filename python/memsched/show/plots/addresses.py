@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,15 +13,28 @@ import numpy.typing as npt
 
 from memsched.arena.placement import Placement
 from memsched.arena.residency import placement_of
+from memsched.errors import visible
 from memsched.problems.family import count_rounds
 from memsched.problems.problem import largest_graph, name_of
 from memsched.result import Result
 from memsched.show.arena import Columns, arena_of, budget_of, columns_of, round_end
-from memsched.show.plots.figure import byte_unit, clear, heading, legend, new_figure, save, time_unit
+from memsched.show.plots.figure import (
+    byte_unit,
+    clear,
+    has_room,
+    heading,
+    legend,
+    new_figure,
+    save,
+    shortened,
+    time_unit,
+    write_in,
+)
+from memsched.show.plots.palette import BUDGET, ROLES
 from memsched.study.addresses import place
 from memsched.support import checks
 from memsched.support.docstrings import picture
-from memsched.support.units import format_bytes, format_percent
+from memsched.support.units import counted, format_bytes, format_percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,21 +42,14 @@ if TYPE_CHECKING:
 
 Numbers = npt.NDArray[np.float64]
 
-# Okabe and Ito's palette, as in `plot`: outputs of the forward are blue, of the backward red.
-_COLOURS = {
-    "activation": "#56b4e9",
-    "gradient": "#d55e00",
-    "input": "#009e73",
-    "weight": "#999999",
-    "workspace": "#f0e442",
-    "buffer": "#56b4e9",
-}
 _LOAD: dict[str, Any] = {"color": "black", "linewidth": 1.0}
 _HEIGHT: dict[str, Any] = {"color": "0.25", "linestyle": (0, (1, 1.5)), "linewidth": 1.2}
-_CAPACITY: dict[str, Any] = {"color": "black", "linestyle": (0, (5, 3)), "linewidth": 1.1}
 _MOST = 6  # arenas on a page
-_LABELS = 12  # at most, in one arena
-_LABEL_POINTS = 7.5
+_LABELS = 100  # at most, in one arena
+_LETTERS = (24, 14)  # of names that are shortened to fit, and that no other name is shortened to
+_HEIGHTS = (4.4, 7.4)  # inches of a panel
+_INCH = 0.02  # of its height, for each buffer
+_OF_BUFFERS = "time, in the unit of the buffers"
 _FAR = 1.8  # a capacity above this many heights would flatten the picture
 
 
@@ -83,20 +90,22 @@ def _of_placement(placement: Placement) -> _Arena:
         title=f"placed by {placement.method}",
         placement=placement,
         until=float(max((end for _, end in spans), default=0.0)),
-        axis="time, in the unit of the buffers",
+        axis=_OF_BUFFERS,
         capacity=None,
     )
 
 
-def _of_result(result: Result) -> _Arena:
-    """In seconds if the schedule itself has addresses, since only then are they free in time; else by op."""
+def _in_time(result: Result) -> bool:
+    """Whether a result is drawn in seconds: if its schedule has addresses, for only then are they free in time."""
+    return result.schedule.memory == "contiguous" and round_end(result) > 0
+
+
+def _of_result(result: Result, clock: tuple[float, str]) -> _Arena:
+    """`clock`: units of time per second, and the name of the unit."""
     graph = largest_graph(result.problem, result.schedule)
     placement = result.placement or placement_of(result.schedule, graph) or place(result)
-    factor, axis, end = 1.0, "ops, in the order of the plan", round_end(result)
-    in_time = result.schedule.memory == "contiguous" and end > 0
-    if in_time:
-        factor, unit = time_unit(end)
-        axis = f"time ({unit})"
+    in_time = _in_time(result)
+    factor, unit = clock if in_time else (1.0, "")
     found, until = arena_of(result, placement, in_time=in_time)
     rounds = count_rounds(result.schedule.rounds)
     return _panel(
@@ -105,7 +114,7 @@ def _of_result(result: Result) -> _Arena:
         title=result.planner + (f", the first of {rounds} rounds" if rounds > 1 else ""),
         placement=placement,
         until=factor * until,
-        axis=axis,
+        axis=f"time ({unit})" if in_time else "ops, in the order of the plan",
         capacity=budget_of(result) - graph.resident,
     )
 
@@ -118,24 +127,23 @@ def _load_curve(arena: _Arena) -> tuple[Numbers, Numbers]:
     return at, np.cumsum(np.bincount(index.ravel(), changes, len(at)))
 
 
-def _label(axes: Axes, arena: _Arena, points: tuple[float, float], scale: int) -> None:
+def _label(axes: Axes, arena: _Arena, points: tuple[float, float], scale: int) -> int:
     """Names in the largest rectangles where they fit; `points` are the width of a unit and the height of a byte."""
     wide = (arena.right - arena.left) * points[0]
     high = (arena.high - arena.low) * points[1]
-    fits = [
-        k
-        for k, name in enumerate(arena.names)
-        if name and wide[k] > 0.62 * _LABEL_POINTS * len(name) and high[k] > 1.4 * _LABEL_POINTS
-    ]
-    for k in sorted(fits, key=lambda k: -wide[k] * high[k])[:_LABELS]:
-        axes.text(
-            (arena.left[k] + arena.right[k]) / 2,
-            (arena.low[k] + arena.high[k]) / 2 / scale,
-            str(arena.names[k]),
-            ha="center",
-            va="center_baseline",
-            fontsize=_LABEL_POINTS,
-        )
+    full = {name for name in arena.names if name is not None}
+    written, short = 0, [Counter(shortened(name, most) for name in full) for most in _LETTERS]
+    for k in np.argsort(-wide * high, kind="stable"):
+        box, name = (float(wide[k]), float(high[k])), arena.names[k]
+        if name is None or not has_room(box):
+            continue
+        at = ((arena.left[k] + arena.right[k]) / 2, (arena.low[k] + arena.high[k]) / 2 / scale)
+        tried = [shortened(name, most) for most in _LETTERS]
+        names = [visible(name), *(one for one, counts in zip(tried, short, strict=True) if counts[one] == 1)]
+        written += write_in(axes, names, box, at, ROLES[arena.kinds[k]])
+        if written == _LABELS:
+            break
+    return written
 
 
 def _draw_buffers(axes: Axes, arena: _Arena, scale: int, points: tuple[float, float]) -> None:
@@ -145,7 +153,7 @@ def _draw_buffers(axes: Axes, arena: _Arena, scale: int, points: tuple[float, fl
     corners = np.stack([arena.left, low, arena.right, low, arena.right, high, arena.left, high], axis=1)
     # A white edge separates neighbours; around a very thin bar it would leave nothing to see.
     seen = ((arena.right - arena.left) * points[0] > 3) & ((arena.high - arena.low) * points[1] > 3)
-    faces = [_COLOURS[kind] for kind in arena.kinds]
+    faces = [ROLES[kind] for kind in arena.kinds]
     axes.add_collection(
         PolyCollection(
             list(corners.reshape(-1, 4, 2)),
@@ -157,11 +165,20 @@ def _draw_buffers(axes: Axes, arena: _Arena, scale: int, points: tuple[float, fl
     )
 
 
-def _draw(axes: Axes, arena: _Arena, scale: int, top: float, inches: tuple[float, float]) -> None:
+def _span(arenas: list[_Arena], axis: str) -> tuple[float, float]:
+    """From where to where all panels with this axis reach."""
+    own = [arena for arena in arenas if arena.axis == axis]
+    until = max(arena.until for arena in own)
+    first = min(float(arena.left.min(initial=arena.until)) for arena in own) if axis == _OF_BUFFERS else 0.0
+    return first, until if until - first > 1e-300 else first + 1.0
+
+
+def _draw(
+    axes: Axes, arena: _Arena, scale: int, top: float, inches: tuple[float, float], span: tuple[float, float]
+) -> None:
     """One panel of the given size in inches; `top` is in bytes."""
     found = arena.placement
-    first = float(arena.left.min(initial=arena.until)) if "time, " in arena.axis else 0.0
-    until = arena.until if arena.until - first > 1e-300 else first + 1.0
+    first, until = span
     axes.set_xlim(first, until)
     axes.set_ylim(0, top / scale)
     points = (72 * inches[0] / (until - first), 72 * inches[1] / top)
@@ -171,13 +188,15 @@ def _draw(axes: Axes, arena: _Arena, scale: int, top: float, inches: tuple[float
     if arena.capacity != found.height:
         axes.axhline(found.height / scale, **_HEIGHT)
     if arena.capacity is not None and arena.capacity <= top:
-        axes.axhline(arena.capacity / scale, **_CAPACITY)
-    _label(axes, arena, points, scale)
+        axes.axhline(arena.capacity / scale, **BUDGET)
+    named = _label(axes, arena, points, scale)
     known = "claimed" if found.claimed else "proven"
     bound = f"{'claimed ' * found.claimed}lower bound {format_bytes(found.lower_bound)}"
     proven = f"{known} lowest" if found.optimal else bound
     facts = f"height {format_bytes(found.height)} ({proven}), fragmentation {format_percent(found.fragmentation)}"
-    axes.set_title(f"{arena.title}\n{facts}", loc="left", fontsize=9.5, color="0.25")
+    count = sum(name is not None for name in arena.names)
+    told = f", {named} of {counted(count, 'buffer')} named" if named < count else ""
+    axes.set_title(f"{arena.title}{told}\n{facts}", loc="left", fontsize=9.5, color="0.25")
     axes.set_xlabel(arena.axis)
     clear(axes, None)
 
@@ -187,7 +206,7 @@ def _legend(figure: Figure, arenas: list[_Arena], top: float) -> None:
     from matplotlib.patches import Patch
 
     present = {kind for arena in arenas for kind in arena.kinds}
-    handles: list[Any] = [Patch(facecolor=_COLOURS[kind], label=kind) for kind in _COLOURS if kind in present]
+    handles: list[Any] = [Patch(facecolor=ROLES[kind], label=kind) for kind in ROLES if kind in present]
     handles.append(Line2D([], [], label="load", **_LOAD))
     if any(arena.capacity != arena.placement.height for arena in arenas):
         handles.append(Line2D([], [], label="height", **_HEIGHT))
@@ -195,7 +214,7 @@ def _legend(figure: Figure, arenas: list[_Arena], top: float) -> None:
     if known:
         said = format_bytes(known[0]) if len(known) == 1 else "of each"
         off = " (off the scale)" if known[0] > top else ""
-        handles.append(Line2D([], [], label=f"capacity {said}{off}", **_CAPACITY))
+        handles.append(Line2D([], [], label=f"capacity {said}{off}", **BUDGET))
     legend(figure, handles)
 
 
@@ -205,10 +224,10 @@ def plot_addresses(
 ) -> Figure:
     """Draw arenas: each buffer is a rectangle at its address, as wide as its lifetime and as high as its size.
 
-    Several arenas are drawn side by side on one scale of bytes. The line is the load, the bytes that are alive; it
-    touches the height if nothing is lost to gaps. For a result, the capacity is the budget without the resident bytes;
-    of a plan in rounds, the first round is drawn; and if the plan has no addresses, `place` makes some. Needs
-    matplotlib; does not touch pyplot's global state.
+    Buffers that have room are named. Several arenas are drawn side by side on the same scales. The line is the load,
+    the bytes that are alive; it touches the height if nothing is lost to gaps. For a result, the capacity is the budget
+    without the resident bytes; of a plan in rounds, the first round is drawn; and if the plan has no addresses, `place`
+    makes some. Needs matplotlib; does not touch pyplot's global state.
 
     Parameters
     ----------
@@ -229,7 +248,8 @@ def plot_addresses(
     """
     given: list[Result | Placement] = checks.one_or_more("arenas", arenas, (Result, Placement), _MOST)
     figure = new_figure(path)
-    panels = [_of_result(one) if isinstance(one, Result) else _of_placement(one) for one in given]
+    clock = time_unit(max((round_end(one) for one in given if isinstance(one, Result) and _in_time(one)), default=0.0))
+    panels = [_of_result(one, clock) if isinstance(one, Result) else _of_placement(one) for one in given]
     height = max(panel.placement.height for panel in panels)
     near = [panel.capacity for panel in panels if panel.capacity is not None and panel.capacity <= _FAR * height]
     top = 1.04 * max(height, *near, 1)
@@ -244,7 +264,9 @@ def _draw_grid(figure: Figure, panels: list[_Arena], top: float) -> None:
     """Draw the panels side by side, two per row."""
     columns = min(len(panels), 2)
     rows = -(-len(panels) // columns)
-    figure.set_size_inches(10.0, 1.0 + 4.4 * rows)
+    low, high = _HEIGHTS
+    most = max(len(panel.names) for panel in panels)
+    figure.set_size_inches(10.0, 1.0 + min(max(low, _INCH * most), high) * rows)
     inch = 1 / figure.get_figheight()
     figure.subplots_adjust(left=0.08, right=0.985, top=1 - 0.95 * inch, bottom=0.9 * inch, hspace=0.33, wspace=0.06)
     grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
@@ -252,7 +274,7 @@ def _draw_grid(figure: Figure, panels: list[_Arena], top: float) -> None:
     inches = (figure.get_figwidth() * box.width, figure.get_figheight() * box.height)
     scale, unit = byte_unit(int(top))
     for axes, panel in zip(grid.flat, panels, strict=False):
-        _draw(axes, panel, scale, top, inches)
+        _draw(axes, panel, scale, top, inches, _span(panels, panel.axis))
     for axes in grid.flat[len(panels) :]:
         axes.remove()
     for axes in grid[:, 0]:
@@ -262,5 +284,5 @@ def _draw_grid(figure: Figure, panels: list[_Arena], top: float) -> None:
 def _heading(given: list[Result | Placement]) -> str:
     names = {name_of(one.problem) for one in given if isinstance(one, Result)}
     counts = {len(one.buffers) for one in given if isinstance(one, Placement)}
-    of = names or {f"{count} buffers" for count in counts}
+    of = names or {counted(count, "buffer") for count in counts}
     return f"addresses of {next(iter(of))}" if len(of) == 1 else "addresses"

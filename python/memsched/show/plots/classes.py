@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import textwrap
 from collections.abc import Sequence
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from memsched.problems.family import count_rounds
 from memsched.problems.problem import name_of
 from memsched.result import Result
-from memsched.show.plots.figure import byte_unit, clear, heading, new_figure, save
+from memsched.show.plots.figure import byte_unit, clear, heading, new_figure, save, shortened, text_size
+from memsched.show.plots.palette import CLASSES as COLOURS
 from memsched.study.feature_maps import CLASSES, classes_by_kind, feature_map_classes
 from memsched.support import checks
 from memsched.support.docstrings import picture
@@ -20,10 +22,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, as in `plot`: dark: keep, green: swap, yellow: recompute.
-_COLOURS = {"keep": "#0072b2", "swap": "#009e73", "recompute": "#f0e442"}
 _MOST = 6  # rows on a page
 _KINDS = 12  # bars in a row
+_NAME_POINTS = 6.5
+_LONGEST = 32  # letters of a name below a bar
+_LEFT, _RIGHT, _WIDTH = 0.08, 0.985, 10.0  # shares of the width, and the width in inches
 
 By = Literal["map", "kind"]
 
@@ -41,8 +44,21 @@ def _draw_maps(axes: Axes, result: Result, scale: int) -> None:
     classes = _by_class(result)
     for kind, maps in classes.items():
         heights = [size / scale for size in maps.values()]
-        axes.bar(list(maps), heights, width=1.0, color=_COLOURS[kind], edgecolor="white", linewidth=0.3)
+        axes.bar(list(maps), heights, width=1.0, color=COLOURS[kind], edgecolor="white", linewidth=0.3)
     axes.set_xlim(-0.5, max(sum(map(len, classes.values())), 1) - 0.5)
+
+
+def _named(result: Result) -> tuple[range, list[str]]:
+    """The numbers of the feature maps whose names have room below their bars, and these names."""
+    names = list(feature_map_classes(result))
+    room = 72 * _WIDTH * (_RIGHT - _LEFT) / max(len(names), 1)
+    chosen = range(0, len(names), math.ceil(1.35 * _NAME_POINTS / room))
+    return chosen, [shortened(names[at], _LONGEST) for at in chosen]
+
+
+def _ordinal(step: int) -> str:
+    tail = "th" if step % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(step % 10, "th")
+    return f"{step}{tail}"
 
 
 def _shortened(kinds: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
@@ -58,7 +74,7 @@ def _draw_kinds(axes: Axes, kinds: dict[str, dict[str, int]], scale: int) -> Non
     bottom = [0.0] * len(kinds)
     for chosen in CLASSES:
         heights = [row[chosen] / scale for row in kinds.values()]
-        axes.bar(range(len(kinds)), heights, bottom=bottom, width=0.7, color=_COLOURS[chosen])
+        axes.bar(range(len(kinds)), heights, bottom=bottom, width=0.7, color=COLOURS[chosen])
         bottom = [below + height for below, height in zip(bottom, heights, strict=True)]
     axes.set_xticks(range(len(kinds)), ["\n".join(textwrap.wrap(kind.replace("_", " "), 14)) for kind in kinds])
     axes.tick_params(axis="x", labelsize=8, length=0)
@@ -76,7 +92,7 @@ def _title(result: Result) -> str:
 def _legend(figure: Figure) -> None:
     from matplotlib.patches import Patch
 
-    handles: list[Any] = [Patch(facecolor=_COLOURS[kind], label=kind) for kind in CLASSES]
+    handles: list[Any] = [Patch(facecolor=COLOURS[kind], label=kind) for kind in CLASSES]
     figure.legend(handles=handles, loc="lower right", ncols=3, frameon=False, fontsize=9.5, handlelength=1.5)
 
 
@@ -93,7 +109,8 @@ def plot_classes(
     results : Result or sequence of Result
         Up to six.
     by : "map" or "kind"
-        "map": a bar for each feature map, as high as it is large, in the order in which the forward writes them.
+        "map": a bar for each feature map, as high as it is large, in the order in which the forward writes them. If
+        not all names have room, every second, third, .. is shown.
         "kind": a bar for each kind of op, as high as all that its ops write, the highest first; kinds with less than
         1 % of the bytes, and from the twelfth on, are added up.
 
@@ -113,29 +130,48 @@ def plot_classes(
     rows = checks.one_or_more("results", results, (Result,), _MOST)
     checks.choice("by", by, get_args(By))
     figure = new_figure(path)
-    kinds = [_shortened(classes_by_kind(row)) for row in rows] if by == "kind" else []
-    figure.set_size_inches(10.0, 1.3 + (2.3 if kinds else 1.7) * len(rows))
-    if kinds:
-        largest = max((sum(row.values()) for found in kinds for row in found.values()), default=0)
-        order = "kinds of op that write feature maps"
-    else:
-        largest = max((tensor["size"] for row in rows for tensor in row.graph.tensors), default=0)
-        order = "feature maps, in the order in which the forward writes them"
-    scale, unit = byte_unit(largest)
-    inch = 1 / figure.get_size_inches()[1]
-    bottom, between = (0.9, 1.0) if kinds else (0.6, 0.45)
-    figure.subplots_adjust(left=0.08, right=0.985, top=1 - 0.8 * inch, bottom=bottom * inch, hspace=between)
-    grid = figure.subplots(len(rows), 1, squeeze=False)
-    for at, (axes, row) in enumerate(zip(grid[:, 0], rows, strict=True)):
-        if kinds:
-            _draw_kinds(axes, kinds[at], scale)
-        else:
-            _draw_maps(axes, row, scale)
-        clear(axes, "y")
-        axes.set_title(_title(row), loc="left", fontsize=10, color="0.25")
-        axes.set_ylabel(unit)
-    grid[-1, 0].set_xlabel(order, loc="left")
+    (_draw_by_kind if by == "kind" else _draw_by_map)(figure, rows)
     heading(figure, f"feature maps of {name_of(rows[0].problem)}")
     _legend(figure)
     save(figure, path)
     return figure
+
+
+def _draw_by_kind(figure: Figure, rows: list[Result]) -> None:
+    kinds = [_shortened(classes_by_kind(row)) for row in rows]
+    most = max((sum(row.values()) for found in kinds for row in found.values()), default=0)
+    grid = _grid(figure, rows, most, 1.3, 0.9, between=0.75)
+    for axes, found in zip(grid, kinds, strict=True):
+        _draw_kinds(axes, found, byte_unit(most)[0])
+    grid[-1].set_xlabel("kinds of op that write feature maps", loc="left")
+
+
+def _draw_by_map(figure: Figure, rows: list[Result]) -> None:
+    most = max((tensor["size"] for row in rows for tensor in row.graph.tensors), default=0)
+    at, names = _named(rows[0])
+    below = max((text_size(figure, name, _NAME_POINTS, math.inf)[0] for name in names), default=0) / 72
+    grid = _grid(figure, rows, most, 1.25, 0.6 + below, between=0.3, sharex=True)
+    for axes, row in zip(grid, rows, strict=True):
+        _draw_maps(axes, row, byte_unit(most)[0])
+        axes.tick_params(axis="x", length=2, labelbottom=axes is grid[-1])
+    grid[-1].set_xticks(at, names, rotation=90, fontsize=_NAME_POINTS)
+    told = f"; every {_ordinal(at.step)} is named" if at.step > 1 else ""
+    grid[-1].set_xlabel(f"feature maps, in the order in which the forward writes them{told}", loc="left")
+
+
+def _grid(
+    figure: Figure, rows: list[Result], most: int, inches: float, below: float, *, between: float, sharex: bool = False
+) -> list[Axes]:
+    """Axes below each other, each with room for `inches` and the same scale of bytes up to `most`."""
+    whole = 0.8 + below + inches * (len(rows) + between * (len(rows) - 1))
+    figure.set_size_inches(_WIDTH, whole)
+    place: dict[str, Any] = {"left": _LEFT, "right": _RIGHT, "top": 1 - 0.8 / whole, "bottom": below / whole}
+    figure.subplots_adjust(**place, hspace=between)
+    grid: list[Axes] = list(figure.subplots(len(rows), 1, squeeze=False, sharey=True, sharex=sharex)[:, 0])
+    scale, unit = byte_unit(most)
+    for axes, row in zip(grid, rows, strict=True):
+        clear(axes, "y")
+        axes.set_ylim(0, 1.08 * most / scale or 1.0)
+        axes.set_title(_title(row), loc="left", fontsize=10, color="0.25")
+        axes.set_ylabel(unit)
+    return grid

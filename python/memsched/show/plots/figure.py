@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import io
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from memsched.errors import InvalidInputError, MemschedError, visible
+from memsched.show.plots.palette import ink
 from memsched.support.files import path_of, write_bytes
 from memsched.support.interrupt import optional
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
 SUFFIXES = (".png", ".svg", ".pdf")
 SIZE = (10.0, 5.2)  # inches
+_SIZES = (8.0, 6.5, 5.5)  # points, of names in boxes; those that are written upwards have the second
+_AIR = (2.0, 1.0)  # points, by which a box is longer and higher than its name
+_SPARE = 1.03  # since letters of another size are rounded to pixels in another way
+_MEASURED = 10.0  # points, of a text that is measured
+_THINNEST = 0.25  # of the size of a text is the width of its letters at least
 
 
 def time_unit(makespan: float) -> tuple[float, str]:
@@ -59,6 +66,46 @@ def heading(figure: Figure, title: str, subtitle: str = "") -> None:
         figure.text(0.012, 1 - 0.572 * inch, subtitle, fontsize=10.5, color="0.25")
 
 
+def text_size(figure: Figure | SubFigure, text: str, points: float, most: float) -> tuple[float, float]:
+    """Width and height in points of a line of text of this size; a width above `most` may be too small."""
+    from matplotlib.font_manager import FontProperties
+
+    least = _THINNEST * points * len(text)
+    if least > most:  # measuring a long name takes long
+        return least, points
+    font = FontProperties(size=_MEASURED)
+    canvas: Any = figure.canvas  # of Agg, which measures
+    with warnings.catch_warnings():  # of letters that the font lacks, which are told when the picture is written
+        warnings.simplefilter("ignore")
+        width, height, _ = canvas.get_renderer().get_text_width_height_descent(text, font, False)
+    scale = points / _MEASURED * 72 / figure.dpi
+    return scale * float(width), scale * float(height)
+
+
+def has_room(box: tuple[float, float]) -> bool:
+    """Whether a letter has room in a box of this width and height in points."""
+    return min(box) > 0.7 * _SIZES[-1] and max(box) > _SIZES[-1]
+
+
+def write_in(axes: Axes, names: Sequence[str], box: tuple[float, float], at: tuple[float, float], colour: str) -> bool:
+    """Write the first name that has room in a box of this width and height in points, from left to right or upwards.
+
+    The middle of the box is at a place in the axes; the box has a colour. Returns whether a name had room.
+    """
+    figure = axes.get_figure()
+    assert figure is not None
+    ways = [(_SIZES[0], 0), (_SIZES[1], 0), (_SIZES[1], 90), (_SIZES[2], 0)]
+    for name in names:
+        wide, high = (_SPARE * side for side in text_size(figure, name, 1.0, max(box) / _SIZES[-1]))
+        for size, rotation in ways:
+            along, across = box if rotation == 0 else box[::-1]
+            if size * wide <= along - _AIR[0] and size * high <= across - _AIR[1]:
+                style: dict[str, Any] = {"fontsize": size, "rotation": rotation, "color": ink(colour)}
+                axes.text(*at, name, ha="center", va="center", **style)
+                return True
+    return False
+
+
 def new_figure(path: str | os.PathLike[str] | None) -> Figure:
     """An empty figure, for a picture to be saved at `path`; MemschedError if matplotlib is not installed."""
     if path is not None:
@@ -70,6 +117,13 @@ def new_figure(path: str | os.PathLike[str] | None) -> Figure:
     figure = Figure(figsize=SIZE, dpi=150)
     FigureCanvasAgg(figure)
     return figure
+
+
+def shortened(name: str, most: int) -> str:
+    """A name of at most so many letters: its middle is left out."""
+    name = visible(name)
+    half = (most - 1) // 2
+    return name if len(name) <= most else f"{name[: most - 1 - half]}…{name[-half:]}"
 
 
 def as_written(figure: Figure) -> None:

@@ -14,6 +14,7 @@ from memsched.planners.registry import PLANNERS, least_on
 from memsched.problems.bounds import alike
 from memsched.problems.problem import altered, name_of, peak_memory, stages_or_ops
 from memsched.show.plots.figure import byte_unit, clear, heading, legend, new_figure, save, time_unit
+from memsched.show.plots.palette import IDEAL, LINES, MARKERS
 from memsched.study.frontier import Frontier
 from memsched.support import checks
 from memsched.support.docstrings import picture
@@ -24,11 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-# Okabe and Ito's palette, with grey and indigo for black and yellow. One marker fewer, so that pairs repeat late.
-COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#666666", "#332288")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-_IDEAL: dict[str, Any] = {"color": "0.72", "linewidth": 1.8, "zorder": 2.0}
-_PEAK: dict[str, Any] = {"color": "0.5", "linestyle": (0, (1, 2)), "linewidth": 1.3, "zorder": 2.0}
+_IDEAL: dict[str, Any] = {"color": IDEAL, "linewidth": 1.8, "zorder": 2.0}
+_PEAK: dict[str, Any] = {"color": "0.4", "linestyle": (0, (1, 2)), "linewidth": 1.3, "zorder": 2.0}
 # Key: whether the bound holds for plans that recompute.
 _BOUNDS: dict[bool, dict[str, Any]] = {
     True: {"linestyle": (0, (5, 3))},
@@ -100,7 +98,7 @@ def _draw_curves(axes: Axes, frontiers: list[Frontier], factor: float, scale: in
         lines += axes.plot(
             one.memory[planned] / scale,
             factor * one.makespan[planned],
-            color=COLOURS[at % len(COLOURS)],
+            color=LINES[at % len(LINES)],
             marker=MARKERS[at % len(MARKERS)],
             markersize=5 + 1.5 * below,
             markeredgecolor="white",
@@ -131,7 +129,7 @@ def _draw_marks(axes: Axes, marks: list[tuple[int, int, int]], scale: int) -> No
             transform=axes.get_xaxis_transform(),
             marker=(3, 0, 0),
             markersize=8.5,
-            color=COLOURS[at % len(COLOURS)],
+            color=LINES[at % len(LINES)],
             markeredgecolor="white",
             markeredgewidth=0.5,
             linestyle="none",
@@ -184,7 +182,7 @@ def _draw_legend(figure: Figure, lines: list[Line2D], marked: bool) -> int:
 
     if marked:
         triangle: dict[str, Any] = {"marker": (3, 0, 0), "markersize": 8.0, "color": "0.45", "linestyle": "none"}
-        lines = [*lines, Line2D([], [], label="least memory of a planner", **triangle)]
+        lines = [*lines, Line2D([], [], label="least memory with a plan, by colour", **triangle)]
     rows = -(-len(lines) // _COLUMNS)
     legend(figure, lines, -(-len(lines) // rows), handlelength=2.4, columnspacing=1.8)
     return rows

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import os
+import re
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from memsched.errors import visible
 from memsched.problems.bounds import alike
 from memsched.problems.family import count_rounds
-from memsched.problems.problem import name_of
+from memsched.problems.problem import name_of, stage_of
 from memsched.result import Result
 from memsched.show.arena import budget_of
-from memsched.show.plots.figure import SIZE, byte_unit, clear, heading, legend, new_figure, save, time_unit
+from memsched.show.plots.figure import (
+    SIZE,
+    byte_unit,
+    clear,
+    has_room,
+    heading,
+    legend,
+    new_figure,
+    save,
+    time_unit,
+    write_in,
+)
+from memsched.show.plots.palette import BUDGET, MEMORY, RESIDENT, STREAMS
 from memsched.show.trace import LANES, Interval, intervals
 from memsched.support import checks
 from memsched.support.docstrings import picture
@@ -23,57 +38,64 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, distinguishable by colour-blind readers; the lightness differs too.
-_COLOURS = {
-    "forward": "#56b4e9",
-    "backward": "#d55e00",
-    "recompute": "#f0e442",
-    "offload": "#009e73",
-    "prefetch": "#cc79a7",
-}
-_MEMORY = "#0072b2"
-_RESIDENT = "#999999"
-_BUDGET_LINE: dict[str, Any] = {"color": "black", "linestyle": (0, (5, 3)), "linewidth": 1.1}
-_LABEL_POINTS = 8.0
+_LANE = 0.44  # inches, of transfers
+_COMPUTE = 2.2  # lanes: there is room for the names of stages
+_MEMORY = 2.1  # inches
+_BAR = 0.76  # of a lane
+
+Lanes = dict[int, tuple[float, float]]
+"""Index in LANES -> middle and height, in lanes of transfers from the top."""
 
 
-def _labels(axes: Axes, bars: list[Interval], row: int, factor: float, points: float) -> None:
-    """Names inside the bars that are wide enough, unless those are few. `points` is the width of a second."""
-    wide = [bar for bar in bars if (bar.end - bar.start) * points > 0.65 * _LABEL_POINTS * len(bar.name) + 2]
-    if sum(bar.end - bar.start for bar in wide) < 0.3 * sum(bar.end - bar.start for bar in bars):
-        return
-    for bar in wide:
-        axes.text(
-            factor * (bar.start + bar.end) / 2,
-            row,
-            bar.name,
-            ha="center",
-            va="center_baseline",
-            fontsize=_LABEL_POINTS,
-            color="white" if bar.kind == "offload" else "black",
-        )
+def _short(stage: str) -> str:
+    """The name of a stage to be drawn: of modules such as "layer1.0.conv1..layer1.0.relu" what they share."""
+    first, dots, last = stage.partition("..")
+    pairs = zip(first.split("."), last.split("."), strict=False)
+    shared = [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+    return ".".join(shared) if dots and shared else stage
 
 
-def _draw_lanes(axes: Axes, bars: list[Interval], factor: float, until: float) -> None:
+def _names(result: Result, bar: Interval) -> list[str]:
+    """What a bar may be called, the longest first."""
+    stage = stage_of(result.problem, bar.name) if bar.bytes is None else None
+    named = stage is not None and re.fullmatch(r"stage \d+", stage) is None  # what a chain calls stages without names
+    return [visible(text) for text in ([f"{bar.name} {_short(stage)}"] if stage and named else []) + [bar.name]]
+
+
+def _lanes(bars: list[Interval]) -> Lanes:
+    """The lane of computation, and those with transfers."""
+    found, top = {}, 0.0
+    for lane in range(len(LANES)):
+        if lane == 0 or any(bar.lane == lane for bar in bars):
+            height = _COMPUTE if lane == 0 else 1.0
+            found[lane] = (top + height / 2, height)
+            top += height
+    return found
+
+
+def _draw_lanes(axes: Axes, result: Result, bars: list[Interval], lanes: Lanes, factor: float, until: float) -> None:
     width = 72 * SIZE[0] * float(axes.get_position().width)
     points = width / until if until > 0 else 0.0
-    for kind, colour in _COLOURS.items():
+    for kind, colour in STREAMS.items():
         chosen = [bar for bar in bars if bar.kind == kind]
         if not chosen:
             continue
-        row = chosen[0].lane
+        middle, height = lanes[chosen[0].lane]
         # A white edge separates neighbours; around a very thin bar it would leave nothing to see.
         seen_as_bar = [(bar.end - bar.start) * points > 3 for bar in chosen]
         axes.broken_barh(
             [(factor * bar.start, factor * (bar.end - bar.start)) for bar in chosen],
-            (row - 0.38, 0.76),
+            (middle - height * _BAR / 2, height * _BAR),
             facecolors=colour,
             edgecolors=["white" if wide else colour for wide in seen_as_bar],
             linewidths=[0.5 if wide else 0.2 for wide in seen_as_bar],
         )
-        _labels(axes, chosen, row, factor, points)
-    axes.set_yticks(range(len(LANES)), LANES)
-    axes.set_ylim(len(LANES) - 0.5, -0.5)
+        for bar in chosen:
+            box = ((bar.end - bar.start) * points, 72 * _LANE * height * _BAR)
+            if has_room(box):
+                write_in(axes, _names(result, bar), box, (factor * (bar.start + bar.end) / 2, middle), colour)
+    axes.set_yticks([middle for middle, _ in lanes.values()], [LANES[lane] for lane in lanes])
+    axes.set_ylim(sum(height for _, height in lanes.values()), 0)
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", length=0, labelbottom=False)
     clear(axes, "x")
@@ -111,39 +133,44 @@ def _draw_memory(axes: Axes, result: Result, factor: float, until: float) -> Non
     x = factor * np.append(times, until)
     y = np.append(counts, counts[-1]) / scale
     if resident:
-        axes.fill_between([0, factor * until], 0, resident / scale, color=_RESIDENT, alpha=0.45, lw=0)
-    axes.fill_between(x, resident / scale, y, step="post", color=_MEMORY, alpha=0.18, lw=0)
-    axes.step(x, y, where="post", color=_MEMORY, linewidth=1.1)
+        axes.fill_between([0, factor * until], 0, resident / scale, color=RESIDENT, alpha=0.45, lw=0)
+        axes.hlines(resident / scale, 0, factor * until, color=RESIDENT, linewidth=1.1)
+    axes.fill_between(x, resident / scale, y, step="post", color=MEMORY, alpha=0.18, lw=0)
+    axes.step(x, y, where="post", color=MEMORY, linewidth=1.1)
     if not _is_far(result):
-        axes.axhline(budget / scale, **_BUDGET_LINE)
+        axes.axhline(budget / scale, **BUDGET)
     axes.set_ylim(0, 1.08 * most / scale or 1.0)
     axes.set_ylabel(f"memory ({unit})")
     clear(axes)
 
 
 def _legend(figure: Figure, result: Result, kinds: set[str]) -> None:
+    from matplotlib.colors import to_rgba
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     handles: list[Patch | Line2D] = [
-        Patch(facecolor=colour, label=kind) for kind, colour in _COLOURS.items() if kind in kinds
+        Patch(facecolor=colour, label=kind) for kind, colour in STREAMS.items() if kind in kinds
     ]
     if result.graph.resident:
-        handles.append(Patch(facecolor=_RESIDENT, alpha=0.45, label="resident"))
-    handles.append(Line2D([], [], color=_MEMORY, linewidth=1.1, label="memory"))
+        handles.append(Patch(facecolor=to_rgba(RESIDENT, 0.45), edgecolor=RESIDENT, label="resident"))
+    handles.append(Line2D([], [], color=MEMORY, linewidth=1.1, label="memory"))
     budget = format_bytes(budget_of(result))
     where = " (off the scale)" if _is_far(result) else ""
-    handles.append(Line2D([], [], label=f"budget {budget}{where}", **_BUDGET_LINE))
+    handles.append(Line2D([], [], label=f"budget {budget}{where}", **BUDGET))
     legend(figure, handles)
 
 
-def _title(result: Result) -> str:
+def _title(result: Result, lanes: Lanes) -> str:
     facts = [f"makespan {format_seconds(result.makespan)}"]
     if result.lower_bound > 0:
         same = alike(result.problem, result.schedule.chunk, result.bound_on)
         facts += [f"lower bound {format_seconds(result.lower_bound)}{same}", f"gap {format_percent(result.gap)}"]
     if result.optimal:
         facts.append("proven optimal")
+    missing = [lane for lane in range(1, len(LANES)) if lane not in lanes]
+    if missing:
+        facts.append("no transfers" + (f" from {LANES[missing[0]]}" if len(missing) == 1 else ""))
     rounds = count_rounds(result.schedule.rounds)
     if rounds > 1:
         facts.append(f"the first of {rounds} rounds is shown")
@@ -154,7 +181,8 @@ def _title(result: Result) -> str:
 def plot(result: Result, path: str | os.PathLike[str] | None = None) -> Figure:
     """Draw a result: the three streams and, on the same time axis, the memory in use.
 
-    Of a plan in rounds the first round is drawn. Needs matplotlib; does not touch pyplot's global state.
+    Bars that have room are named, in a chain also by their stages. Streams without transfers are left out. Of a plan in
+    rounds the first round is drawn. Needs matplotlib; does not touch pyplot's global state.
 
     Examples
     --------
@@ -170,13 +198,18 @@ def plot(result: Result, path: str | os.PathLike[str] | None = None) -> Figure:
     ends = [bar.end for bar in bars]
     until = max(ends) if ends and count_rounds(result.schedule.rounds) > 1 else max([result.timeline.makespan, *ends])
     factor, unit = time_unit(until)
-    figure.subplots_adjust(left=0.115, right=0.985, top=0.86, bottom=0.19, hspace=0.06)
-    lanes, memory = figure.subplots(2, 1, sharex=True, height_ratios=[1, 1.6])
-    _draw_lanes(lanes, bars, factor, until)
+    lanes = _lanes(bars)
+    inches = _LANE * sum(height for _, height in lanes.values())
+    whole = inches + _MEMORY + 1.84  # with the heading, the gap, the labels of the axis and the legend
+    figure.set_size_inches(SIZE[0], whole)
+    place: dict[str, Any] = {"left": 0.115, "right": 0.985, "top": 1 - 0.73 / whole, "bottom": 1.0 / whole}
+    figure.subplots_adjust(**place, hspace=0.11 / ((inches + _MEMORY) / 2))
+    streams, memory = figure.subplots(2, 1, sharex=True, height_ratios=[inches, _MEMORY])
+    _draw_lanes(streams, result, bars, lanes, factor, until)
     _draw_memory(memory, result, factor, until)
     memory.set_xlim(0, 1.005 * factor * until or 1.0)
     memory.set_xlabel(f"time ({unit})")
-    heading(figure, f"{result.planner} on {name_of(result.problem)}", _title(result))
+    heading(figure, f"{result.planner} on {name_of(result.problem)}", _title(result, lanes))
     _legend(figure, result, {bar.kind for bar in bars})
     save(figure, path)
     return figure

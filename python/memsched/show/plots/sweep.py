@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import os
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from memsched.errors import InvalidInputError
 from memsched.show.plots.figure import as_written, byte_unit, clear, new_figure, save
-from memsched.show.plots.frontier import COLOURS, MARKERS
+from memsched.show.plots.palette import IDEAL, LINES, MARKERS
 from memsched.study.sweep.names import link_names, planner_names, problem_names
 from memsched.study.sweep.rows import ReadRow as Row
 from memsched.study.sweep.rows import checked
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_PANELS = 60
-_PANEL = (4.2, 3.1)  # inches
-_COLUMNS = 4
-_LETTERS = 56  # in the width of a panel, of a title
+_WIDTHS = {1: 6.0, 2: 5.0, 3: 3.5}  # inches of a panel, by the number of columns: together at most 1600 pixels
+_HEIGHT = 3.1
+_LETTERS = 13  # in an inch, of a title
+_SHARE = 1 / 3  # of the axis of memory that a problem must fill where all problems have one
 
 
 def _panels(rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, list[Row]]]:
@@ -36,16 +38,39 @@ def _panels(rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, list[Row]]]:
     return found
 
 
-def _draw(axes: Axes, lines: dict[str, list[Row]], names: list[str]) -> None:
+def _ranges(panels: dict[tuple[str, str], dict[str, list[Row]]]) -> tuple[dict[str, tuple[float, float]], bool]:
+    """Bytes from and to, by problem, and whether they are the same for all: they are unless that hides one of them."""
+    found: dict[str, tuple[float, float]] = {}
+    for (problem, _), lines in panels.items():
+        memory = [float(row["memory"]) for own in lines.values() for row in own]
+        low, high = found.get(problem, (memory[0], memory[0]))
+        found[problem] = (min(low, *memory), max(high, *memory))
+    least, most = min(low for low, _ in found.values()), max(high for _, high in found.values())
+    shared = all(high - low >= _SHARE * (most - least) for low, high in found.values())
+    for problem, (low, high) in found.items():
+        first, last = (least, most) if shared else (low, high)
+        margin = 0.05 * (last - first) or 0.05 * last or 1.0
+        found[problem] = (first - margin, last + margin)
+    return found, shared
+
+
+def _columns(panels: dict[tuple[str, str], dict[str, list[Row]]]) -> int:
+    """How many panels stand in a row: as many as divide those of each problem, so that a row has one problem."""
+    counts = Counter(problem for problem, _ in panels)
+    most = min(max(_WIDTHS), len(panels))
+    fair = [columns for columns in range(2, most + 1) if all(count % columns == 0 for count in counts.values())]
+    return max(fair, default=2 if len(panels) == 4 else most)
+
+
+def _draw(axes: Axes, lines: dict[str, list[Row]], names: list[str], scale: int) -> None:
     """Draw the lines; the first is on top and thinnest, so that coinciding lines are all visible."""
-    scale, unit = byte_unit(max(row["memory"] for own in lines.values() for row in own))
     for at, name in enumerate(names):
         below = min(at, 4)
         points = sorted((row["memory"] / scale, row["makespan"] / (row["ideal"] or 1.0)) for row in lines.get(name, []))
         if points:
             axes.plot(
                 *zip(*points, strict=True),
-                color=COLOURS[at % len(COLOURS)],
+                color=LINES[at % len(LINES)],
                 marker=MARKERS[at % len(MARKERS)] if len(points) <= 30 else None,
                 markersize=4 + below,
                 markeredgecolor="white",
@@ -53,8 +78,7 @@ def _draw(axes: Axes, lines: dict[str, list[Row]], names: list[str]) -> None:
                 linewidth=1.2 + 0.6 * below,
                 zorder=4 - at / len(names),
             )
-    axes.axhline(1.0, color="0.72", linewidth=1.2, zorder=1)
-    axes.set_xlabel(f"memory ({unit})", fontsize=9)
+    axes.axhline(1.0, color=IDEAL, linewidth=1.2, zorder=1)
     axes.grid(color="0.92", linewidth=0.6)
     clear(axes, None)
     axes.tick_params(labelsize=8)
@@ -64,7 +88,7 @@ def _draw_legend(figure: Figure, names: list[str], per_row: int) -> None:
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], color=COLOURS[at % len(COLOURS)], marker=MARKERS[at % len(MARKERS)], markersize=5, label=name)
+        Line2D([], [], color=LINES[at % len(LINES)], marker=MARKERS[at % len(MARKERS)], markersize=5, label=name)
         for at, name in enumerate(names)
     ]
     figure.legend(handles=handles, loc="lower center", ncols=min(len(names), per_row), frameon=False, fontsize=9)
@@ -74,8 +98,9 @@ def _draw_legend(figure: Figure, names: list[str], per_row: int) -> None:
 def plot_sweep(rows: Sequence[Row], path: str | os.PathLike[str] | None = None) -> Figure:
     """Plot makespan over the ideal against memory: a panel per problem and link, a line per planner.
 
-    Each point is a plan; the lines between them only guide the eye. The ideal, 1, is the time of computation alone.
-    Needs matplotlib; does not touch pyplot's global state.
+    All panels have one scale of makespans, and those of a problem one of memory, which all problems share unless one of
+    them would fill less than a third of it. Each point is a plan; the lines between them only guide the eye. The ideal,
+    1, is the time of computation alone. Needs matplotlib; does not touch pyplot's global state.
 
     Parameters
     ----------
@@ -103,26 +128,45 @@ def plot_sweep(rows: Sequence[Row], path: str | os.PathLike[str] | None = None) 
             "draw a part of its rows with memsched.plot_sweep, or make a report"
         )
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
-    columns = min(_COLUMNS, len(panels))
-    height = math.ceil(len(panels) / columns)
-    per_row = max(1, int(columns * _PANEL[0] / max(1.6, 0.6 + 0.07 * max(map(len, names)))))
+    columns = _columns(panels)
+    wide, height = _WIDTHS[columns], math.ceil(len(panels) / columns)
+    per_row = max(1, int(columns * wide / max(1.6, 0.6 + 0.07 * max(map(len, names)))))
     legend = 0.15 + 0.24 * math.ceil(len(names) / per_row)  # inches
     figure = new_figure(path)
-    width, total = columns * _PANEL[0], height * _PANEL[1] + legend
-    figure.set_size_inches(width, total)
-    grid = figure.subplots(height, columns, squeeze=False)
+    ranges, shared = _ranges(panels)
+    note = 0.0 if shared else 0.3
+    total = height * _HEIGHT + legend + note
+    figure.set_size_inches(columns * wide, total)
+    _draw_grid(figure, panels, names, ranges, (height, columns))
+    _draw_legend(figure, names, per_row)
+    if not shared:
+        figure.text(0.012, 1 - 0.2 / total, "each problem has its own range of memory", fontsize=9.5, color="0.25")
+    as_written(figure)  # before its texts are measured
+    figure.tight_layout(rect=(0, legend / total, 1, 1 - note / total))
+    save(figure, path)
+    return figure
+
+
+def _draw_grid(
+    figure: Figure,
+    panels: dict[tuple[str, str], dict[str, list[Row]]],
+    names: list[str],
+    ranges: dict[str, tuple[float, float]],
+    shape: tuple[int, int],
+) -> None:
+    """Draw the panels, row by row, on one scale of makespans and in one unit of bytes."""
+    grid = figure.subplots(*shape, squeeze=False, sharey=True)
+    scale, unit = byte_unit(int(max(high for _, high in ranges.values())))
+    letters = int(_LETTERS * _WIDTHS[shape[1]])
     for axes in grid.flat[len(panels) :]:
         axes.remove()
     for axes, ((problem, link), lines) in zip(grid.flat, panels.items(), strict=False):
-        _draw(axes, lines, names)
+        _draw(axes, lines, names, scale)
+        axes.set_xlim(*(end / scale for end in ranges[problem]))
+        axes.set_xlabel(f"memory ({unit})", fontsize=9)
         title = f"{problem}, {link}"
-        if len(title) > _LETTERS:
-            title = f"{problem},\n{textwrap.fill(link, _LETTERS)}"
+        if len(title) > letters:
+            title = f"{textwrap.fill(problem, letters)},\n{textwrap.fill(link, letters)}"
         axes.set_title(title, fontsize=9.5, loc="left")
     for line in grid:
         line[0].set_ylabel("makespan / ideal", fontsize=9)
-    _draw_legend(figure, names, per_row)
-    as_written(figure)  # before its texts are measured
-    figure.tight_layout(rect=(0, legend / total, 1, 1))
-    save(figure, path)
-    return figure

@@ -8,7 +8,7 @@ from typing import Any
 
 from memsched.result import Result
 from memsched.show.report.comparison import studies
-from memsched.show.report.page import check_plotly
+from memsched.show.report.page import check_jinja
 from memsched.show.report.results_page import results_page
 from memsched.show.report.sweep_page import sweep_page
 from memsched.support import checks
@@ -28,8 +28,9 @@ def write_report(
     """Write one or several results as one HTML page that loads nothing from the network.
 
     It shows what is proven about the plan, the three streams with the memory below, what happens to each tensor, the
-    addresses if the plan has any, all planners on the same problem and, for a chain, the cost of less memory. Pictures
-    can be zoomed, tables searched and sorted, and every figure carries its exact value. Needs plotly.
+    addresses if the plan has any, all planners on the same problem and the cost of less memory. Plans for the same
+    problem are drawn to the same scale. Pictures can be zoomed, tables searched and sorted, and every figure carries
+    its exact value. Needs jinja2.
 
     Parameters
     ----------
@@ -49,7 +50,7 @@ def write_report(
     InvalidInputError
         There is no result, the time limit is bad, or the file cannot be written.
     MemschedError
-        plotly is not installed.
+        jinja2 is not installed.
 
     Examples
     --------
@@ -63,7 +64,7 @@ def write_report(
     listed = checks.some("results", results, Result)
     wanted = len(listed) == 1 if compare is None else checks.flag("compare", compare)
     checks.progress(progress)
-    check_plotly()
+    check_jinja()
     found = studies(listed, time_limit, progress) if wanted else [None] * len(listed)
     write_bytes(path, results_page(listed, found).encode("utf-8", "replace"))
 
@@ -74,7 +75,7 @@ def write_sweep_report(
     """Write the points of a sweep as one HTML page that loads nothing from the network.
 
     For each problem and bandwidth it shows what less memory costs with each planner. It compares the planners over all
-    points, and lists failures and points in tables that can be searched and sorted. Needs plotly.
+    points, and lists failures and points in tables that can be searched and sorted. Needs jinja2.
 
     Parameters
     ----------
@@ -90,7 +91,7 @@ def write_sweep_report(
     InvalidInputError
         A row lacks a key or has a value of the wrong type, or the file cannot be written.
     MemschedError
-        plotly is not installed.
+        jinja2 is not installed.
 
     Examples
     --------

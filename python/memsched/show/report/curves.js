@@ -5,13 +5,13 @@ const DASHES = ["solid", "dash", "dot"];
 const styleOf = (at) => ({ css: `s${at % 8}`, symbol: SYMBOLS[at % SYMBOLS.length] });
 
 class Curves extends Picture {
-  constructor(div, name) {
-    super(div, name);
+  constructor(div, title) {
+    super(div, title);
     this.hidden = new Set();
   }
 
   /* lines: {name, x, y, tips: [[word, figure], ...] a point, css, symbol, dash}; marks: the same, as single points.
-     Data are in the units of the axes. */
+     scale: lines for which the axes have room; by default these. Data are in the units of the axes. */
   set(content) {
     Object.assign(this, content);
     this.view = {};
@@ -34,7 +34,7 @@ class Curves extends Picture {
   }
 
   layout() {
-    const all = [...this.lines, ...this.marks];
+    const all = this.scale ?? [...this.lines, ...this.marks];
     const range = (values, low, high) => {
       const known = values.filter(Number.isFinite);
       const [least, most] = [known.reduce((a, b) => Math.min(a, b), Infinity), known.reduce((a, b) => Math.max(a, b), -Infinity)];
@@ -43,7 +43,7 @@ class Curves extends Picture {
       return [least - low * span, most + high * span];
     };
     return {
-      margin: { l: narrow() ? 46 : 64, r: 14, t: topMargin(), b: 44 },
+      margin: { l: narrow() ? 46 : 64, r: 14, t: TOP, b: 44 },
       xaxis: axis({ title: this.xTitle, range: range(all.flatMap((line) => line.x), 0.03, 0.03) }),
       yaxis: axis({ title: narrow() ? "" : this.yTitle, range: range(all.flatMap((line) => line.y), 0.06, 0.06), tickfont: { color: colour("muted"), size: narrow() ? 9.5 : 11 } }),
     };
@@ -53,7 +53,7 @@ class Curves extends Picture {
     super.draw();
     const all = [...this.lines, ...this.marks];
     writeLegend(this.div, all.map((line) => [line.css, line.name, line.mode === "markers" ? "" : line.dash ? "line dash" : "line"]));
-    [...this.div.previousElementSibling.children].forEach((entry, at) => {
+    [...legendOf(this.div).children].forEach((entry, at) => {
       const button = document.createElement("button");
       button.type = "button";
       button.ariaPressed = String(!this.hidden.has(all[at].name));
@@ -115,7 +115,7 @@ function frontierCurves(div, result) {
     size: 16,
     tips: () => [["memory", formatBytes(own.memory)], ["makespan", formatSeconds(own.makespan)], ...overIdeal(own.makespan)],
   };
-  const made = new Curves(div, `${result.problem}-frontier`);
+  const made = new Curves(div, `${result.problem || "a problem without a name"}: what less memory costs`);
   made.set({ lines, marks: [star], xTitle: `memory (${size})`, yTitle: `makespan (${unit})` });
   return made;
 }
@@ -144,15 +144,17 @@ function sweepCurves(div, table) {
     of.sort((a, b) => compareCells(a[bandwidth], b[bandwidth]) || compareCells(a[link], b[link]));
     offer(choices[1], [...new Set(of.map((row) => row[link]))]);
     const rows = of.filter((row) => row[link] === choices[1].value).sort((a, b) => a[memory] - b[memory]);
-    const relative = rows.every((row) => row[ideal] > 0);
-    const [scale, size] = byteUnit(rows.reduce((most, row) => Math.max(most, row[memory]), 0));
+    const relative = of.every((row) => row[ideal] > 0);
+    const [scale, size] = byteUnit(of.reduce((most, row) => Math.max(most, row[memory]), 0));
+    const high = (row) => (relative ? row[makespan] / row[ideal] : row[makespan]);
+    made.title = `${choices[0].value}: what less memory costs`;
     const lines = names.map((name, at) => {
       const own = rows.filter((row) => row[planner] === name);
       return {
         ...styleOf(at),
         name,
         x: own.map((row) => row[memory] / scale),
-        y: own.map((row) => (relative ? row[makespan] / row[ideal] : row[makespan])),
+        y: own.map(high),
         dash: at < 8 ? undefined : DASHES[Math.floor(at / 8) % 3],
         tips: (k) => [
           ["memory", formatBytes(own[k][memory])],
@@ -164,7 +166,8 @@ function sweepCurves(div, table) {
       };
     });
     const seen = lines.filter((line) => line.x.length);
-    made.set({ lines: seen, marks: [], xTitle: `memory (${size})`, yTitle: relative ? "makespan / computation alone" : "makespan (s)" });
+    const all = [{ x: of.map((row) => row[memory] / scale), y: of.map(high) }];
+    made.set({ lines: seen, marks: [], scale: all, xTitle: `memory (${size})`, yTitle: relative ? "makespan / computation alone" : "makespan (s)" });
     made.draw();
   };
   offer(choices[0], [...new Set(planned.map((row) => row[problem]))].sort(compareCells));

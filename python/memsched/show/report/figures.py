@@ -1,11 +1,15 @@
-"""The data of the pictures in a report, as columns of exact figures; page.js draws them."""
+"""The data of the pictures in a report, as columns of exact figures; the scripts draw them."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
 
+from memsched._core import Chain
 from memsched.arena.residency import placement_of
 from memsched.problems.problem import largest_graph
 from memsched.result import Result
@@ -16,13 +20,15 @@ from memsched.show.report.tensors import TensorUse
 from memsched.show.trace import intervals
 
 Columns = dict[str, Any]
+_UNNAMED = re.compile(r"stage \d+$")  # the name of a stage that was given none
 
 
 def timeline(result: Result) -> Columns:
     """One entry per run or transfer; of a plan in rounds, of the first round.
 
     step (index in the schedule), lane (0: compute, 1: device to host, 2: host to device), kind ("forward", "backward",
-    "loss", "recompute", "offload" or "prefetch"), name, start and end (seconds), bytes (None: a run).
+    "loss", "recompute", "offload" or "prefetch"), name, layer (of a chain, the name of the stage; None if it has none),
+    start and end (seconds), bytes (None: a run).
 
     Examples
     --------
@@ -31,12 +37,35 @@ def timeline(result: Result) -> Columns:
     >>> timeline(ms.greedy(chain, M=20, beta=4))["kind"]
     ['forward', 'forward', 'loss', 'backward', 'backward']
     """
-    bars = intervals(result)
+    bars, layers = intervals(result), _layers(result)
     losses = {op["name"] for op in result.graph.ops if "loss" in op.get("kind", "")}
     keys = ("step", "lane", "kind", "name", "start", "end", "bytes")
     return {key: [getattr(bar, key) for bar in bars] for key in keys} | {
+        "layer": [layers.get(bar.name) for bar in bars],
         "kind": ["loss" if bar.name in losses and bar.kind in ("forward", "backward") else bar.kind for bar in bars],
     }
+
+
+def _layers(result: Result) -> dict[str, str]:
+    """The stage of each op of a chain and of what it writes, if the chain was given names for its stages.
+
+    The name of a stage that is a range of modules is what their names share.
+    """
+    problem = result.problem
+    names = [] if not isinstance(problem, Chain) else [None if _UNNAMED.match(one) else one for one in problem.names]
+    found: dict[str, str] = {}
+    for op in result.graph.ops if any(names) else []:
+        name = names[op["layer"] - 1] if op["kind"] == "stage" else None
+        if name is not None:
+            found |= dict.fromkeys((op["name"], *op["writes"]), _shared(name))
+    return found
+
+
+def _shared(stage: str) -> str:
+    first, dots, last = stage.partition("..")
+    pairs = zip(first.split("."), last.split("."), strict=False)
+    same = [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+    return ".".join(same) if dots and same else stage
 
 
 def memory(result: Result) -> Columns:
@@ -71,7 +100,7 @@ def lifetimes(uses: list[TensorUse]) -> Columns:
 
 
 def addresses(result: Result) -> Columns | None:
-    """One entry per buffer that is ever alive, if the plan has addresses; else None.
+    """One entry per buffer that is ever alive, if the plan has addresses; else None. `stacks` are by their names.
 
     Times are seconds if the schedule itself has addresses, since only then are they free in time; else positions in
     the order of the ops.
@@ -84,6 +113,7 @@ def addresses(result: Result) -> Columns | None:
     in_time = schedule.memory == "contiguous"
     found, until = arena_of(result, placement, in_time=in_time)
     return found | {
+        "stacks": {one.name: list(one.stack) for one in placement.buffers if one.name is not None and one.stack},
         "in_time": in_time,
         "until": until,
         "height": placement.height,
@@ -91,20 +121,56 @@ def addresses(result: Result) -> Columns | None:
         "claimed": placement.claimed,
         "fragmentation": placement.fragmentation,
         "capacity": budget_of(result) - graph.resident,
-        "unit": list(byte_unit(placement.height)),
     }
 
 
 def figures(result: Result, uses: list[TensorUse]) -> Columns:
-    """All pictures of one result, with the units of their axes as (units per second or bytes per unit, name)."""
-    until = round_end(result)
-    budget, peak = budget_of(result), result.peak_memory
+    """All pictures of one result."""
     return {
-        "until": until,
-        "time_unit": list(time_unit(until)),
-        "byte_unit": list(byte_unit(peak if budget > 4 * peak else max(budget, peak))),
+        "until": round_end(result),
         "timeline": timeline(result),
         "memory": memory(result),
         "lifetimes": lifetimes(uses),
         "addresses": addresses(result),
     }
+
+
+def scales(results: Sequence[Result], drawn: Sequence[Columns]) -> list[Columns]:
+    """The pictures with their scales, which those of the same problem share, so that they can be compared.
+
+    shared (how many plans share them), time_end (seconds), memory_end (bytes), time_unit and byte_unit: the units of
+    the axes as (units per second or bytes per unit, name). Addresses have their own: axis_end (seconds or ops),
+    top (bytes) and unit.
+    """
+    return [
+        one | _scale([other for same, other in zip(results, drawn, strict=True) if _alike(result, same)], one)
+        for result, one in zip(results, drawn, strict=True)
+    ]
+
+
+def _alike(result: Result, other: Result) -> bool:
+    return type(result.problem) is type(other.problem) and bool(result.problem == other.problem)
+
+
+def _scale(group: Sequence[Columns], own: Columns) -> Columns:
+    until = max(one["until"] for one in group)
+    memories = [one["memory"] for one in group]
+    # A scale with a budget that is far above every peak would flatten the curves.
+    peak, budget = max(one["peak"] for one in memories), max(one["budget"] for one in memories)
+    memory_end = peak if budget > 4 * peak else max(budget, peak)
+    found = {
+        "shared": len(group),
+        "time_end": until,
+        "memory_end": memory_end,
+        "time_unit": list(time_unit(until)),
+        "byte_unit": list(byte_unit(memory_end)),
+    }
+    if own["addresses"] is not None:
+        placed = [one["addresses"] for one in group if one["addresses"] is not None]
+        like = [one for one in placed if one["in_time"] == own["addresses"]["in_time"]]
+        top = max(
+            max(one["height"], one["capacity"] if one["capacity"] <= 1.8 * one["height"] else 0) for one in placed
+        )
+        axis_end = max(one["until"] for one in like)
+        found["addresses"] = own["addresses"] | {"axis_end": axis_end, "top": top, "unit": list(byte_unit(top))}
+    return found

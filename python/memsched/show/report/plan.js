@@ -1,21 +1,20 @@
-// The pictures of one plan: the streams with the memory under them, the tensors, and the addresses.
+// What the pictures of a plan share, and the first of them: the streams with the memory under them.
 
 const STREAMS = ["forward", "loss", "backward", "recompute", "offload", "prefetch"].map((kind) => [kind, kind]);
-const PLACES = [
-  ["device", "memory", "on the device"],
-  ["fetched", "prefetch", "on the device, fetched back"],
-  ["recomputed", "recompute", "on the device, computed again"],
-  ["host", "offload", "on the host only"],
-];
-const ROLES = ["input", "weight", "activation", "gradient", "workspace", "buffer"];
+const TOP = 30; // room for the title and the buttons
+const named = (result) => `${result.planner} on ${result.problem || "a problem without a name"}`;
+const namesOf = (result) => data.tables[`tensors-${data.results.indexOf(result)}`].rows.map((row) => row[0]);
 
-const leftMargin = () => (narrow() ? 56 : 116);
-const topMargin = () => (narrow() ? 6 : 26); // room for the buttons
+// Room for the names of tensors, the same in all pictures of a plan: their axes of time lie below each other.
+function leftMargin(result) {
+  result.widest ??= namesOf(result).reduce((most, name) => Math.max(most, Math.min(widthOf(name, 10), 240)), 0);
+  return narrow() ? Math.min(96, Math.max(62, result.widest + 12)) : Math.max(116, result.widest + 14);
+}
 
 // What the pictures of a plan have in common: their margins, and all of the time or the ops to the right.
-function wide(title, until, factor, more = {}) {
+function wide(result, title, until, factor, more = {}) {
   const range = [0, until > 0 ? 1.005 * until * factor : 1];
-  return { margin: { l: leftMargin(), r: 14, t: topMargin(), b: 44 }, xaxis: axis({ title, range, ...more }) };
+  return { margin: { l: leftMargin(result), r: 14, t: TOP, b: 44 }, xaxis: axis({ title, range, ...more }) };
 }
 
 // A line across the whole picture.
@@ -37,19 +36,28 @@ function lastAtMost(values, x) {
   return low - 1;
 }
 
+const LANE = 46; // pixels, of a stream of transfers; the compute stream has half as many again
+const LANES = [["compute", "compute"], ["device to host", "to host"], ["host to device", "to device"]];
+
 class Timeline extends Picture {
   constructor(div, result) {
-    super(div, `${result.problem}-${result.planner}`);
+    super(div, `${named(result)}: streams and memory`);
     const { timeline, until, time_unit: [factor, unit] } = result.figures;
-    Object.assign(this, { result, factor, unit, until, columns: timeline, enough: 0.3 });
+    Object.assign(this, { result, factor, unit, until, columns: timeline });
     this.kinds = STREAMS;
-    const lanes = (by) => timeline.lane.map((lane) => lane + by);
-    this.boxes = boxesOf(timeline, factor, lanes(-0.38), lanes(0.38), STREAMS);
+    const used = [1, 2].filter((lane) => timeline.lane.includes(lane)); // a stream without steps has no lane
+    this.lanes = [0, ...used];
+    this.middles = [0, ...used.map((_, at) => 1.25 + at)];
+    const edge = (side) => timeline.lane.map((lane) => this.middles[this.lanes.indexOf(lane)] + side * (lane ? 0.38 : 0.66));
+    this.boxes = boxesOf(timeline, factor, edge(-1), edge(1), STREAMS);
     this.cursor = element("div", { class: "cursor", hidden: "" });
   }
 
-  label(at) {
-    return this.columns.name[at];
+  // What a bar may be called: a layer's name tells more than that of its op, and its colour which of its ops it is.
+  names(at) {
+    const { name, layer, lane } = this.columns;
+    if (!layer[at]) return [[name[at], name[at].split("/").at(-1)]]; // ops of modules are "module/op"
+    return [[`${name[at]} ${layer[at]}`, ...(lane[at] ? [] : [layer[at]])], [name[at]]];
   }
 
   traces() {
@@ -72,15 +80,18 @@ class Timeline extends Picture {
   }
 
   layout() {
-    const { memory, byte_unit: [scale, size] } = this.result.figures;
-    const far = memory.budget > 4 * memory.peak; // a scale with it would flatten the curve
-    const most = (far ? memory.peak : Math.max(memory.budget, memory.peak)) / scale || 1;
+    const { memory, memory_end, time_end, byte_unit: [scale, size] } = this.result.figures;
+    const far = memory.budget > memory_end;
+    const most = memory_end / scale || 1;
+    const at = far ? most : memory.budget / scale;
     const late = memory.peak_time !== null && memory.peak_time > this.until / 2;
-    const words = narrow() ? ["compute", "to host", "to device"] : ["compute", "device to host", "host to device"];
+    const lanes = LANE * (0.5 + this.lanes.length);
+    const low = narrow() ? 190 : 230;
+    this.height = TOP + lanes + 14 + low + 44;
     const said = { xref: "paper", yref: "y2", showarrow: false, font: { size: 11.5, color: colour("ink") } };
     const budget = `budget ${formatBytes(memory.budget)}${far ? " (off the scale)" : ""}`;
     const annotations = [
-      { ...said, text: budget, x: late ? 0.003 : 1, xanchor: late ? "left" : "right", y: most, yanchor: "bottom", yshift: 1 },
+      { ...said, text: budget, x: late ? 0.003 : 1, xanchor: late ? "left" : "right", y: at, yanchor: "bottom", yshift: 1 },
     ];
     if (memory.peak_time !== null) {
       annotations.push({
@@ -99,19 +110,19 @@ class Timeline extends Picture {
       });
     }
     return {
-      ...wide(`time (${this.unit})`, this.until, this.factor, { anchor: "y2" }),
+      ...wide(this.result, `time (${this.unit})`, time_end, this.factor, { anchor: "y2" }),
       yaxis: axis({
-        domain: [0.58, 1],
-        range: [2.5, -0.5],
+        domain: [1 - lanes / (lanes + 14 + low), 1],
+        range: [0.75 + this.lanes.length - 1, -0.75],
         fixedrange: true,
-        tickvals: [0, 1, 2],
-        ticktext: words,
+        tickvals: this.middles,
+        ticktext: this.lanes.map((lane) => LANES[lane][Number(narrow())]),
         ticks: "",
         showgrid: false,
         tickfont: { color: colour("ink"), size: narrow() ? 10.5 : 12.5 },
       }),
       yaxis2: axis({
-        domain: [0, 0.54],
+        domain: [0, low / (lanes + 14 + low)],
         range: [0, 1.17 * most],
         fixedrange: true,
         title: narrow() ? "" : `memory (${size})`,
@@ -125,6 +136,8 @@ class Timeline extends Picture {
   }
 
   draw() {
+    this.layout();
+    this.div.style.height = `${this.height}px`;
     super.draw();
     if (!this.div.contains(this.cursor)) this.div.append(this.cursor);
     const present = new Set(this.columns.kind);
@@ -134,9 +147,10 @@ class Timeline extends Picture {
   }
 
   describe(at) {
-    const { name, kind, step, start, end, bytes } = this.columns;
+    const { name, layer, kind, step, start, end, bytes } = this.columns;
     const lines = [
       [kind[at], `step ${step[at]}`],
+      ...(layer[at] ? [["layer", layer[at]]] : []),
       ["start", formatSeconds(start[at])],
       ["end", formatSeconds(end[at])],
       ["duration", formatSeconds(end[at] - start[at])],
@@ -178,110 +192,5 @@ class Timeline extends Picture {
   leave() {
     super.leave();
     if (!this.div.matches(":hover")) this.cursor.hidden = true;
-  }
-}
-
-class Lifetimes extends Picture {
-  constructor(div, result, tensors) {
-    super(div, `${result.problem}-${result.planner}-tensors`);
-    const { lifetimes, until, time_unit: [factor, unit] } = result.figures;
-    Object.assign(this, { tensors, factor, unit, until, columns: lifetimes, enough: 0, gaps: true });
-    this.kinds = PLACES;
-    this.rows = lifetimes.order.length;
-    const row = new Map(lifetimes.order.map((tensor, at) => [tensor, at]));
-    const half = lifetimes.place.map((place) => (place === "host" ? 0.26 : 0.42));
-    const edge = (side) => lifetimes.tensor.map((tensor, at) => row.get(tensor) + side * half[at]);
-    this.boxes = boxesOf({ ...lifetimes, kind: lifetimes.place }, factor, edge(-1), edge(1), PLACES);
-  }
-
-  layout() {
-    return {
-      ...wide(`time (${this.unit})`, this.until, this.factor),
-      yaxis: axis({ range: [this.rows - 0.5, -0.5], tickvals: [], showgrid: false, ticks: "", tickfont: { color: colour("muted"), size: 10 } }),
-    };
-  }
-
-  draw() {
-    if (this.rows === 0) return;
-    this.div.style.height = `${Math.max(150, Math.min(narrow() ? 420 : 640, 60 + 15 * this.rows))}px`;
-    super.draw();
-    const present = new Set(this.columns.place);
-    writeLegend(this.div, PLACES.filter(([place]) => present.has(place)).map(([, css, words]) => [css, words]));
-  }
-
-  // Names of the rows, once there is room for them.
-  ticks(py) {
-    const [low, high] = this.div._fullLayout.yaxis.range;
-    const first = Math.max(0, Math.ceil(Math.min(low, high)));
-    const last = Math.min(this.rows - 1, Math.floor(Math.max(low, high)));
-    const rows = py >= 10 && !narrow() ? Array.from({ length: Math.max(0, last - first + 1) }, (_, at) => first + at) : [];
-    const text = rows.map((row) => escaped(shortened(this.tensors[this.columns.order[row]][0], 17)));
-    return { "yaxis.tickvals": rows, "yaxis.ticktext": text };
-  }
-
-  describe(at) {
-    const { tensor, place, start, end } = this.columns;
-    const [name, role, bytes, fate] = this.tensors[tensor[at]];
-    const words = PLACES.find(([kind]) => kind === place[at])[2];
-    const from = [["from", formatSeconds(start[at])], ["until", formatSeconds(end[at])], ["for", formatSeconds(end[at] - start[at])]];
-    return [name, [[words, ""], [role, formatBytes(bytes)], ...from, ["all in all", fate]]];
-  }
-}
-
-class Addresses extends Picture {
-  constructor(div, result) {
-    super(div, `${result.problem}-${result.planner}-addresses`);
-    const columns = result.figures.addresses;
-    const [factor, unit] = columns.in_time ? result.figures.time_unit : [1, null];
-    const scale = columns.unit[0];
-    Object.assign(this, { result, columns, factor, enough: 0, gaps: true });
-    this.title = unit ? `time (${unit})` : "ops, in the order of the plan";
-    this.kinds = ROLES.filter((role) => columns.kind.includes(role)).map((role) => [role, role]);
-    const low = columns.low.map((bytes) => bytes / scale);
-    const high = columns.low.map((bytes, at) => (bytes + columns.bytes[at]) / scale);
-    this.boxes = boxesOf(columns, factor, low, high, this.kinds);
-  }
-
-  label(at) {
-    return this.columns.name[at] ?? "";
-  }
-
-  layout() {
-    const { height, capacity, unit: [scale, size], until } = this.columns;
-    const near = capacity <= 1.8 * height;
-    const said = { xref: "paper", showarrow: false, yanchor: "bottom", font: { size: 11.5, color: colour("ink") } };
-    const both = near && capacity !== height;
-    return {
-      ...wide(this.title, until, this.factor),
-      yaxis: axis({ title: narrow() ? "" : `address (${size})`, ticksuffix: narrow() ? ` ${size}` : "", range: [0, (1.1 * (near ? Math.max(height, capacity) : height)) / scale || 1] }),
-      shapes: [across(height / scale, "2px,3px"), ...(both ? [across(capacity / scale, "6px,4px")] : [])],
-      annotations: [
-        { ...said, text: `height ${formatBytes(height)}`, x: 0.003, xanchor: "left", y: height / scale },
-        ...(both ? [{ ...said, text: `capacity ${formatBytes(capacity)}`, x: 1, xanchor: "right", y: capacity / scale }] : []),
-      ],
-    };
-  }
-
-  draw() {
-    super.draw();
-    const { height, lower_bound: bound, claimed, fragmentation } = this.columns;
-    const lowest = claimed ? "claimed lowest" : "proven lowest";
-    const proven = height === bound ? lowest : `${claimed ? "claimed " : ""}lower bound ${formatBytes(bound)}`;
-    const legend = this.kinds.map(([role, css]) => [css, role]);
-    writeLegend(this.div, [...legend, ["ink", `height ${formatBytes(height)}: ${proven}, fragmentation ${formatPercent(fragmentation)}`, "line dash"]]);
-  }
-
-  describe(at) {
-    const { name, kind, start, end, low, bytes, in_time: timed } = this.columns;
-    const when = timed ? formatSeconds : (op) => `op ${op}`;
-    return [
-      name[at] ?? "workspace",
-      [
-        [kind[at], formatBytes(bytes[at])],
-        ["address", String(low[at])],
-        ["from", when(start[at])],
-        ["until", when(end[at])],
-      ],
-    ];
   }
 }

@@ -1,4 +1,5 @@
-// What all pictures share: colours from the style sheet, a tip under the pointer, and boxes drawn by the thousand.
+// What all pictures share: colours from the style sheet, a tip under the pointer, boxes drawn by the thousand, and names
+// in those that have room.
 
 const probe = document.createElement("span");
 probe.hidden = true;
@@ -7,6 +8,31 @@ document.body.append(probe);
 function colour(name) {
   probe.style.color = `var(--${name})`;
   return getComputedStyle(probe).color;
+}
+
+// Black or white, whichever is easier to read on a colour such as "rgb(0, 90, 150)".
+function inkOn(back) {
+  const [red, green, blue] = back.match(/[\d.]+/g).map((part) => {
+    const value = part / 255;
+    return value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000000" : "#ffffff"; // where both are as good
+}
+
+const ruler = document.createElement("canvas").getContext("2d");
+const fontFamily = getComputedStyle(document.body).fontFamily;
+
+function widthOf(text, size) {
+  ruler.font = `${size}px ${fontFamily}`;
+  return ruler.measureText(text).width;
+}
+
+// The text with its middle left out as far as the room demands; empty if little would be left.
+function fitted(text, size, room, least = 6) {
+  if (widthOf(text, size) <= room) return text;
+  let most = Math.min(text.length, Math.ceil(room / (0.3 * size)));
+  while (most >= least && widthOf(shortened(text, most), size) > room) most -= 1;
+  return most >= least ? shortened(text, most) : "";
 }
 
 const tip = document.getElementById("tip");
@@ -34,6 +60,7 @@ function hideTip() {
 }
 
 const narrow = () => innerWidth < 620;
+const MOST_LABELS = 300; // of a picture, along boxes and upwards
 const coarse = matchMedia("(pointer: coarse)").matches; // a finger scrolls the page, it does not zoom
 
 function axis(more = {}) {
@@ -52,11 +79,17 @@ function axis(more = {}) {
   };
 }
 
-function layoutOf(more) {
+function layoutOf(title, left, room, more) {
+  const size = narrow() ? 11.5 : 12.5;
   return {
+    title: {
+      text: escaped(fitted(title, size, room)),
+      font: { size, color: colour("muted") },
+      ...{ x: 0, xref: "container", xanchor: "left", y: 1, yref: "container", yanchor: "top", pad: { l: left, t: 6 } },
+    },
     paper_bgcolor: colour("card"),
     plot_bgcolor: colour("card"),
-    font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("ink") },
+    font: { family: fontFamily, size: 12, color: colour("ink") },
     showlegend: false,
     hovermode: false,
     dragmode: coarse ? false : "zoom",
@@ -76,9 +109,11 @@ function configOf(name, showAll) {
   };
 }
 
+const legendOf = (div) => div.closest("figure").querySelector(".legend");
+
 // entries: [colour, words, class]
 function writeLegend(div, entries) {
-  const list = div.previousElementSibling;
+  const list = legendOf(div);
   list.replaceChildren(
     ...entries.map(([css, words, kind]) => {
       const entry = element("li", kind ? { class: kind } : {}, words);
@@ -93,9 +128,9 @@ function writeLegend(div, entries) {
    kind, whatever their number: its outline is made anew for each zoom, so that wide ones have gaps between them and hairs
    stay visible. */
 class Picture {
-  constructor(div, name) {
+  constructor(div, title) {
     this.div = div;
-    this.name = name;
+    this.title = title;
     this.view = {}; // ranges that the reader chose
     this.kinds = [];
     this.boxes = { x0: [], x1: [], y0: [], y1: [], kind: [] };
@@ -120,12 +155,26 @@ class Picture {
     }));
     const text = { type: "scatter", mode: "text", x: [], y: [], text: [], textfont: { size: 11 }, hoverinfo: "skip" };
     const traces = this.kinds.length ? [...empty, text, ...this.traces()] : this.traces();
-    const layout = layoutOf(this.layout());
+    const own = this.layout();
+    const { l, r } = own.margin;
+    const left = narrow() ? 2 : l;
+    const layout = layoutOf(this.title, left, this.div.clientWidth - left - (narrow() ? r : 130), own); // beside buttons
     for (const [key, range] of Object.entries(this.view)) layout[key].range = range;
-    Plotly.react(this.div, traces, layout, configOf(this.name, () => this.showAll()));
+    this.annotations = own.annotations ?? [];
+    Plotly.react(this.div, traces, layout, configOf(this.title, () => this.showAll()));
     this.width = this.div.clientWidth;
+    this.tell();
     this.refresh();
     if (!this.listens) this.listen();
+  }
+
+  // To readers who cannot see it the picture is one image with its caption; the buttons beside it stay theirs.
+  tell() {
+    const caption = this.div.closest("figure").querySelector("figcaption").id;
+    this.div.querySelectorAll(".main-svg").forEach((layer, at) => {
+      if (at) layer.setAttribute("aria-hidden", "true");
+      else Object.entries({ role: "img", "aria-labelledby": caption }).forEach((pair) => layer.setAttribute(...pair));
+    });
   }
 
   listen() {
@@ -165,7 +214,6 @@ class Picture {
     const outlines = this.kinds.map(() => ({ x: [], y: [] }));
     const hairs = this.kinds.map(() => new Map()); // by row of pixels, the last one, which others may join
     const labels = [];
-    let [labelled, seen] = [0, 0];
     for (let at = 0; at < x0.length; at += 1) {
       if (x1[at] < left || x0[at] > right || y1[at] < bottom || y0[at] > top) continue;
       const [wide, high] = [(x1[at] - x0[at]) * px, (y1[at] - y0[at]) * py];
@@ -191,26 +239,51 @@ class Picture {
       }
       x.push(begin, end, end, begin, begin, null);
       y.push(low, low, up, up, low, null);
-      const name = this.label?.(at);
-      if (!name) continue;
-      seen += wide;
-      if (wide > 6.6 * name.length + 6 && high > 13 && labels.length < 400) {
-        labelled += wide;
-        labels.push([(Math.max(x0[at], left) + Math.min(x1[at], right)) / 2, (y0[at] + y1[at]) / 2, name, kind[at]]);
-      }
+      const [from, to] = [Math.max(x0[at], left), Math.min(x1[at], right)];
+      const found = this.labelIn(at, (to - from) * px - 4, (Math.min(y1[at], top) - Math.max(y0[at], bottom)) * py - 4);
+      if (found) labels.push({ ...found, x: (from + to) / 2, y: (Math.max(y0[at], bottom) + Math.min(y1[at], top)) / 2, kind: kind[at] });
     }
-    if (labelled < this.enough * seen) labels.length = 0;
+    this.write(outlines, labels, py);
+  }
+
+  // A name for a box with so much room, along it or upwards; null if none fits. names() gives groups, the best first.
+  labelIn(at, wide, high) {
+    if (!this.names || Math.min(wide, high) < 10) return null;
+    for (const names of this.names(at)) {
+      const along = high >= 12 && names.find((name) => widthOf(name, 11) <= wide);
+      if (along) return { text: along, upright: false };
+      const upwards = names.find((name) => widthOf(name, 10) <= high);
+      if (upwards) return { text: upwards, upright: true };
+    }
+    const last = this.names(at).at(-1).at(-1);
+    const along = high >= 12 ? fitted(last, 11, wide, 8) : "";
+    const text = along || fitted(last, 10, high, 8);
+    return text ? { text, upright: !along } : null;
+  }
+
+  write(outlines, labels, py) {
+    const inks = this.kinds.map(([, css]) => inkOn(colour(css)));
+    const along = labels.filter((label) => !label.upright).slice(0, MOST_LABELS);
+    const upright = labels.filter((label) => label.upright).slice(0, MOST_LABELS);
     const blank = this.kinds.map(() => "");
-    const inks = labels.map((label) => colour(this.kinds[label[3]][0] === "offload" ? "on-dark-bar" : "on-bar"));
     Plotly.update(
       this.div,
       {
-        x: [...outlines.map((one) => one.x), labels.map((label) => label[0])],
-        y: [...outlines.map((one) => one.y), labels.map((label) => label[1])],
-        text: [...blank, labels.map((label) => escaped(label[2]))],
-        "textfont.color": [...blank.map(() => colour("on-bar")), inks],
+        x: [...outlines.map((one) => one.x), along.map((label) => label.x)],
+        y: [...outlines.map((one) => one.y), along.map((label) => label.y)],
+        text: [...blank, along.map((label) => escaped(label.text))],
+        "textfont.color": [...blank, along.map((label) => inks[label.kind])],
       },
-      this.ticks?.(py) ?? {},
+      {
+        annotations: [
+          ...this.annotations,
+          ...upright.map(({ text, x, y, kind }) => ({
+            ...{ text: escaped(text), x, y, xref: "x", yref: "y", textangle: -90, showarrow: false, borderpad: 0 },
+            font: { size: 10, color: inks[kind] },
+          })),
+        ],
+        ...this.ticks?.(py),
+      },
       [...this.kinds.keys(), this.kinds.length],
     );
   }

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from typing import Any
 
-import memsched
 from memsched._core import Chain
 from memsched.problems.bounds import covered
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import name_of
 from memsched.result import Result
 from memsched.show.arena import budget_of
+from memsched.show.report.captions import captions
 from memsched.show.report.comparison import Study, comparison_table
-from memsched.show.report.figures import figures
-from memsched.show.report.page import card, figure, frame, html_page
+from memsched.show.report.figures import Columns, figures, scales
+from memsched.show.report.page import html_page
 from memsched.show.report.summary import Summary, described_link, summarize, tiles, verdict
-from memsched.show.report.tables import Column, Table, number
+from memsched.show.report.tables import Column, Table
 from memsched.show.report.tensors import FATES, TensorUse, tensor_uses
-from memsched.study.feature_maps import CLASSES, classes_by_kind, feature_map_classes
-from memsched.support.units import format_bytes
+from memsched.show.report.text import Number, Text, counted, joined, text
+from memsched.study.feature_maps import CLASSES, classes_by_kind
 
 _FATES = {
     "kept": "on the device from its first write to its last use",
@@ -74,124 +73,90 @@ def _kind_table(name: str, result: Result) -> Table:
     return Table(name=name, columns=_KINDS, rows=rows)
 
 
-def _fates(uses: list[TensorUse]) -> str:
-    """The number of tensors and bytes with each fate, as a bar with a legend."""
+def _fates(uses: list[TensorUse]) -> list[dict[str, Any]]:
+    """The number of tensors and bytes with each fate."""
     total = sum(use.bytes for use in uses)
-    parts, words = [], []
+    found = []
     for fate in FATES:
         chosen = [use.bytes for use in uses if use.fate == fate and use.bytes > 0]
-        if not chosen:
-            continue
-        css = fate.replace(" ", "-")
-        share = 100 * sum(chosen) / total
-        parts.append(
-            f'<span class="fate {css}" style="width:{share:.3f}%" title="{fate}: {format_bytes(sum(chosen))}"></span>'
-        )
-        words.append(
-            f'<li class="{css}"><b>{fate}</b> {number("count", len(chosen))} '
-            f"{'tensor' if len(chosen) == 1 else 'tensors'}, {number('bytes', sum(chosen))}"
-            f"<small>{_FATES[fate]}</small></li>"
-        )
-    if not words:
-        return '<p class="note">No tensor of this problem has any bytes.</p>'
-    return f'<div class="fates" aria-hidden="true">{"".join(parts)}</div><ul class="fate-words">{"".join(words)}</ul>'
+        if chosen:
+            one = {"name": fate, "css": fate.replace(" ", "-"), "meaning": _FATES[fate], "share": sum(chosen) / total}
+            found.append({**one, "tensors": counted(len(chosen), "tensor"), "bytes": Number("bytes", sum(chosen))})
+    return found
 
 
-def _details(result: Result) -> str:
-    """Facts that are not in the tiles, as names and values; HTML."""
+def _facts(result: Result) -> list[tuple[str, Text]]:
+    """Facts that are not in the tiles, as names and values."""
     problem, graph = result.problem, result.graph
-    size = f"{number('count', problem.n)} stages, " if isinstance(problem, Chain) else ""
+    sizes = [counted(len(graph.ops), "op"), counted(len(graph.tensors), "tensor")]
+    if isinstance(problem, Chain):
+        sizes.insert(0, counted(problem.n, "stage"))
     rows = [
-        ("problem", f"{size}{number('count', len(graph.ops))} ops, {number('count', len(graph.tensors))} tensors"),
-        ("resident", f"{number('bytes', graph.resident)} of weights and their gradients, which never move"),
+        ("problem", joined(sizes)),
+        ("resident", text("{} of weights and their gradients, which never move", Number("bytes", graph.resident))),
         ("link", described_link(result.device)),
-        ("steps", f"{number('count', len(result.schedule))} in the plan"),
-        ("planned in", f"{number('seconds', result.runtime)}, as the planner claims"),
+        ("steps", text("{} in the plan", Number("count", len(result.schedule)))),
+        ("planned in", text("{}, as the planner claims", Number("seconds", result.runtime))),
     ]
     if result.estimate is not None:
-        rows.append(
-            ("estimate", f"{number('seconds', result.estimate)}, as the planner claims in the model of its paper")
-        )
+        claim = "{}, as the planner claims in the model of its paper"
+        rows.append(("estimate", text(claim, Number("seconds", result.estimate))))
     if isinstance(problem, GraphFamily):
-        rounds = " and ".join(
-            f"{number('count', times)} × {number('count', batch)} samples" for batch, times in result.schedule.rounds
-        )
-        rows.append(("rounds", f"{rounds}; the pictures show the first"))
+        rounds = [
+            text("{} × {}", Number("count", times), counted(batch, "sample")) for batch, times in result.schedule.rounds
+        ]
+        rows.append(("rounds", text("{}; the pictures show the first", joined(rounds, " and "))))
     chunk = result.schedule.chunk
     if isinstance(chunk, int):
-        rows.append(("pieces", f"tensors travel in pieces of at most {number('bytes', chunk)}"))
+        rows.append(("pieces", text("tensors travel in pieces of at most {}", Number("bytes", chunk))))
     elif chunk is not None:
-        rows.append(("pieces", "tensors travel in the storages of the framework"))
+        rows.append(("pieces", text("tensors travel in the storages of the framework")))
     options = {key: value for key, value in result.params.items() if value is not None and key != "chunk"}
     if options:
         said = ", ".join(f"{key} = {_short(value)}" for key, value in options.items())
-        rows.append(("the planner claims", escape(said)))
-    return f"<dl>{''.join(f'<dt>{name}</dt><dd>{value}</dd>' for name, value in rows)}</dl>"
+        rows.append(("the planner claims", (said,)))
+    return rows
 
 
 def _short(value: object, most: int = 80) -> str:
-    text = str(value)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    told = str(value)
+    return told if len(told) <= most else f"{told[: most - 1]}…"
 
 
-def _section(
-    at: int, result: Result, summary: Summary, uses: list[TensorUse], study: Study | None, level: str
-) -> tuple[str, list[Table]]:
-    """One result as HTML, below a heading of this level, and its tables."""
+def _plan(at: int, result: Result, summary: Summary, uses: list[TensorUse], study: Study | None) -> dict[str, Any]:
+    """What results.html shows of one result."""
     keys = ("name", "role", "bytes", "fate", "written", "offloaded", "prefetched", "freed", "runs")
     rows = [[getattr(use, key) for key in keys] for use in uses]
-    tensors = Table(name=f"tensors-{at}", columns=_TENSORS, rows=rows)
-    kinds = _kind_table(f"kinds-{at}", result)
-    tables = [tensors, kinds]
-    shown_round = " Of a plan in rounds, the first round is shown." if summary.rounds > 1 else ""
-    title = f"{escape(result.planner)} <span>on {escape(name_of(result.problem))}</span>"
-    parts = [
-        f'<div class="head"><{level}>{title}</{level}>'
-        f'<p class="verdict {summary.standing}">{verdict(result, summary)}</p></div>',
-        f'<div class="tiles">{tiles(result, summary)}</div>',
-        f'<details class="card facts"><summary>More about this plan</summary>{_details(result)}</details>',
-        card(
-            "What happens when",
-            figure("timeline", at),
-            "The three streams, and the memory below. "
-            f'<span class="mouse">Drag to zoom, double-click to see all.</span>{shown_round}',
-        ),
-        card(
-            "What happens to each tensor",
-            f"{_fates(uses)}{figure('lifetimes', at)}{tensors.to_html()}",
-            "One row per tensor: when it is on the device, and when only on the host.",
-        ),
-        card(
-            "What each kind of op gives up",
-            kinds.to_html(),
-            "The bytes that the forward writes for the backward, by the kind of the op that writes them, and what it "
-            f"costs to run such ops again.{shown_round}",
-        ),
-    ]
-    if result.placement is not None or result.schedule.memory == "contiguous":
-        parts.append(card("Where everything lies", figure("addresses", at), _address_note(result)))
+    planners = None
     if study is not None:
-        cut = result.problem, result.schedule.chunk
-        table = comparison_table(f"planners-{at}", result, summary, study.outcomes)
-        tables.append(table)
-        parts.append(
-            card(
-                "All planners on this problem",
-                table.to_html(),
-                "With the same memory and link. “/ bound” is the makespan over the lower bound for the planner's kind "
-                f"of plans: those that recompute are compared with {covered(*cut, 'all')}, others with "
-                f"{covered(*cut, 'once')}.{_batch_note(result)}",
-            )
-        )
-        if study.curves:
-            parts.append(
-                card(
-                    "What less memory costs",
-                    figure("frontier", at),
-                    "Makespan of each planner against memory; the star is this plan.",
-                )
-            )
-    return f'<section class="result" id="result-{at}">{"".join(parts)}</section>', tables
+        planners = comparison_table(f"planners-{at}", result, summary, study.outcomes)
+    return {
+        "at": at,
+        "planner": result.planner,
+        "problem": name_of(result.problem),
+        "standing": summary.standing,
+        "verdict": verdict(result, summary),
+        "tiles": tiles(result, summary),
+        "facts": _facts(result),
+        "round_note": " Of a plan in rounds, the first round is shown." if summary.rounds > 1 else "",
+        "address_note": _address_note(result),
+        "fates": _fates(uses),
+        "summaries": captions(result, uses, study),
+        "tensors": Table(name=f"tensors-{at}", columns=_TENSORS, rows=rows),
+        "kinds": _kind_table(f"kinds-{at}", result),
+        "planners": planners,
+        "planners_note": (_planners_note(result),),
+    }
+
+
+def _planners_note(result: Result) -> str:
+    cut = result.problem, result.schedule.chunk
+    return (
+        "With the same memory and link. “/ bound” is the makespan over the lower bound for the planner's kind "
+        f"of plans: those that recompute are compared with {covered(*cut, 'all')}, others with "
+        f"{covered(*cut, 'once')}."
+        f"{_batch_note(result)}"
+    )
 
 
 def _address_note(result: Result) -> str:
@@ -233,43 +198,33 @@ def _given(results: Sequence[Result], summaries: Sequence[Summary]) -> Table:
     return Table(name="results", columns=columns, rows=rows)
 
 
-def _tabs(results: Sequence[Result]) -> str:
-    buttons = "".join(
-        f'<button type="button" role="tab" data-tab="result-{at}">{escape(result.planner)}'
-        f"<small>{escape(name_of(result.problem))}</small></button>"
-        for at, result in enumerate(results)
-    )
-    return f'<nav class="tabs" role="tablist">{buttons}</nav>'
+def _data(result: Result, summary: Summary, drawn: Columns, study: Study | None) -> dict[str, Any]:
+    """The figures of one result, exact."""
+    curves = None if study is None else study.frontier_json(result)
+    return {**summary.to_json(), "figures": drawn, "frontier": curves}
 
 
 def results_page(results: Sequence[Result], studies: Sequence[Study | None]) -> str:
     """The page as HTML; `studies` are the results of other planners on each result's problem, one per result."""
     summaries = [summarize(result) for result in results]
     uses = [tensor_uses(result) for result in results]
-    sections, tables = [], []
-    for at, parts in enumerate(zip(results, summaries, uses, studies, strict=True)):
-        section, found = _section(at, *parts, "h1" if len(results) == 1 else "h2")
-        sections.append(section)
-        tables += found
-    head = ""
-    if len(results) > 1:
-        given = _given(results, summaries)
-        tables.append(given)
-        head = f"<h1>{number('count', len(results))} plans</h1>{card('Side by side', given.to_html())}{_tabs(results)}"
+    drawn = scales(results, [figures(result, found) for result, found in zip(results, uses, strict=True)])
+    plans = [_plan(at, *parts) for at, parts in enumerate(zip(results, summaries, uses, studies, strict=True))]
+    for plan, one in zip(plans, drawn, strict=True):
+        shared = one["shared"] > 1
+        plan["scale_note"] = " All plans for this problem are drawn to the same scale." if shared else ""
+    side_by_side = _given(results, summaries) if len(results) > 1 else None
+    tables = [plan[key] for plan in plans for key in ("tensors", "kinds", "planners") if plan[key]]
     data = {
-        "format": "memsched-report/1",
-        "memsched": memsched.__version__,
-        "results": [
-            {
-                **summary.to_json(),
-                "classes": feature_map_classes(result),
-                "figures": figures(result, found),
-                "frontier": None if study is None else study.frontier_json(result),
-            }
-            for result, summary, found, study in zip(results, summaries, uses, studies, strict=True)
-        ],
-        "tables": {table.name: table.to_json() for table in tables},
+        "results": [_data(*parts) for parts in zip(results, summaries, drawn, studies, strict=True)],
+        "tables": {table.name: table.to_json() for table in [*tables, *([side_by_side] if side_by_side else [])]},
     }
     names = dict.fromkeys(result.problem.name or "a plan" for result in results)
-    title = f"{', '.join(names)}: {', '.join(dict.fromkeys(result.planner for result in results))}"
-    return html_page(title, frame(head + "".join(sections), memsched.__version__), data)
+    return html_page(
+        "results.html",
+        data,
+        title=f"{', '.join(names)}: {', '.join(dict.fromkeys(result.planner for result in results))}",
+        heading=counted(len(results), "plan"),
+        plans=plans,
+        side_by_side=side_by_side,
+    )

@@ -1,9 +1,8 @@
-"""What a report says of one result: its figures, and what is proven about them in plain words, as HTML."""
+"""What a report says of one result: its figures, and what is proven about them in plain words."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 from memsched import _core
@@ -13,7 +12,7 @@ from memsched.problems.family import count_rounds
 from memsched.problems.problem import altered
 from memsched.result import Result
 from memsched.show.arena import budget_of
-from memsched.show.report.tables import number
+from memsched.show.report.text import Number, Text, counted, text
 from memsched.support.documents import fields
 from memsched.support.units import format_link
 
@@ -40,7 +39,9 @@ class Summary:
     @property
     def over_ideal(self) -> float | None:
         """(makespan - ideal) / ideal; None without computation."""
-        return max(0.0, self.result.makespan / self.ideal - 1) if self.ideal > 0 else None
+        if self.result.makespan <= self.ideal * _EQUAL:
+            return 0.0 if self.ideal > 0 else None
+        return self.result.makespan / self.ideal - 1 if self.ideal > 0 else None
 
     @property
     def any_gap(self) -> float | None:
@@ -85,69 +86,76 @@ def summarize(result: Result) -> Summary:
     )
 
 
-def verdict(result: Result, summary: Summary) -> str:
+def verdict(result: Result, summary: Summary) -> Text:
     """How good the plan is proven to be."""
     same = summary.alike("all")
     if summary.standing == "optimal":
-        return f"proven optimal: no plan{same} within this budget is faster"
+        return text("proven optimal: no plan{} within this budget is faster", same)
     gap = summary.any_gap
-    words = (
-        f"within {number('percent', gap)} of any plan{same}" if gap is not None else "no bound on other plans is known"
-    )
+    words = text("no bound on other plans is known")
+    if gap is not None:
+        words = text("within {} of any plan{}", Number("percent", gap), same)
     if result.bound_on == "all" or result.lower_bound <= summary.any_bound:
         return words
     if summary.standing == "best":
-        return f"proven best among plans{summary.alike('once')} that run each op once; {words} at all"
-    return f"{words}, and within {number('percent', result.gap)} of any that runs each op once"
+        return text("proven best among plans{} that run each op once; {} at all", summary.alike("once"), words)
+    return text("{}, and within {} of any that runs each op once", words, Number("percent", result.gap))
 
 
-def described_link(device: Device) -> str:
+def described_link(device: Device) -> Text:
     """The link of a device."""
-    text = format_link(device, number)
-    return f"{text} (device {escape(device.name)})" if device.name else text
+    numbers: list[Number] = []
+
+    def place(kind: str, value: float) -> str:
+        numbers.append(Number(kind, value))
+        return "{}"
+
+    link = text(format_link(device, place), *numbers)
+    return text("{} (device {})", link, device.name) if device.name else link
 
 
-def tile(title: str, value: str, note: str, share: float | None = None) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
     """A figure with its title and meaning; `share`, of a whole, is drawn as a meter."""
-    meter = "" if share is None else f'<div class="meter"><i style="width:{100 * min(1.0, share):.2f}%"></i></div>'
-    words = f'<p class="title">{title}</p><p class="value">{value}</p>{meter}<p class="sub">{note}</p>'
-    return f'<div class="tile">{words}</div>'
+
+    title: str
+    number: Number
+    note: Text
+    share: float | None = None
 
 
-def tiles(result: Result, summary: Summary) -> str:
+def tiles(result: Result, summary: Summary) -> list[Tile]:
     """The main figures, each with its meaning."""
     timeline, budget = result.timeline, budget_of(result)
     over = summary.over_ideal
-    ideal = f"{number('seconds', summary.ideal)} of computation"
-    found = [
-        tile(
-            "Makespan",
-            number("seconds", result.makespan),
-            ideal if over is None else f"{number('percent', over)} over {ideal}",
+    ideal = text("{} of computation", Number("seconds", summary.ideal))
+    moved = text("nothing travels")
+    if timeline.bytes_out + timeline.bytes_in:
+        moved = text("{} out, {} in", Number("bytes", timeline.bytes_out), Number("bytes", timeline.bytes_in))
+    again = counted(len(result.recomputed), "op")
+    bound = text("the makespan meets it")
+    if not result.optimal:
+        bound = text("gap {}, of {}", Number("percent", result.gap), result.bounded)
+    return [
+        Tile(
+            title="Makespan",
+            number=Number("seconds", result.makespan),
+            note=ideal if over is None else text("{} over {}", Number("percent", over), ideal),
         ),
-        tile(
-            "Lower bound",
-            number("seconds", result.lower_bound),
-            "the makespan meets it" if result.optimal else f"gap {number('percent', result.gap)}, of {result.bounded}",
+        Tile(title="Lower bound", number=Number("seconds", result.lower_bound), note=bound),
+        Tile(
+            title="Peak memory",
+            number=Number("bytes", result.peak_memory),
+            note=text("of a budget of {}", Number("bytes", budget)),
+            share=min(1.0, result.peak_memory / budget),
         ),
-        tile(
-            "Peak memory",
-            number("bytes", result.peak_memory),
-            f"of a budget of {number('bytes', budget)}",
-            result.peak_memory / budget,
+        Tile(title="Moved", number=Number("bytes", timeline.bytes_out + timeline.bytes_in), note=moved),
+        Tile(
+            title="Recomputed",
+            number=Number("seconds", timeline.recompute_time),
+            note=text("{} run{} again", again, "s" if len(result.recomputed) == 1 else "")
+            if result.recomputed
+            else text("every op runs once"),
         ),
-        tile(
-            "Moved",
-            number("bytes", timeline.bytes_out + timeline.bytes_in),
-            f"{number('bytes', timeline.bytes_out)} out, {number('bytes', timeline.bytes_in)} in"
-            if timeline.bytes_out + timeline.bytes_in
-            else "nothing travels",
-        ),
-        tile(
-            "Recomputed",
-            number("seconds", timeline.recompute_time),
-            f"{number('count', len(result.recomputed))} ops run again" if result.recomputed else "every op runs once",
-        ),
-        tile("Idle", number("seconds", timeline.idle), "of the compute stream"),
+        Tile(title="Idle", number=Number("seconds", timeline.idle), note=text("of the compute stream")),
     ]
-    return "".join(found)

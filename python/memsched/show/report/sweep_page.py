@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from typing import Any, TypeAlias
 
-import memsched
-from memsched.show.report.page import card, figure, frame, html_page
-from memsched.show.report.summary import tile
+from memsched.show.report.captions import sweep_caption
+from memsched.show.report.page import html_page
+from memsched.show.report.summary import Tile
 from memsched.show.report.sweep_rows import Standing, standings
-from memsched.show.report.tables import Column, Table, number
+from memsched.show.report.tables import Column, Table
+from memsched.show.report.text import Number, counted, text
 from memsched.study.sweep.names import link_names, planner_names, problem_names
 from memsched.study.sweep.rows import STATUSES, checked
 from memsched.study.sweep.rows import ReadRow as Row
@@ -80,16 +80,16 @@ def _failures(rows: Sequence[Row], names: Sequence[Names]) -> Table:
     return Table(name="failures", columns=columns, rows=failed)
 
 
-def _tiles(names: Sequence[Names], counts: dict[str, int]) -> str:
+def _tiles(names: Sequence[Names], counts: dict[str, int]) -> list[Tile]:
     planners, problems, links = (len(set(own)) for own in zip(*names, strict=True)) if names else (0, 0, 0)
     parts = (
-        ("Planned", counts["planned"], f"of {number('count', len(names))} points"),
-        ("Infeasible", counts["infeasible"], "no plan of the planner fits the memory"),
-        ("Failed", counts["failed"], "raised another error"),
-        ("Problems", problems, f"on {number('count', links)} {'link' if links == 1 else 'links'}"),
-        ("Planners", planners, "with their options"),
+        ("Planned", counts["planned"], text("of {}", counted(len(names), "point"))),
+        ("Infeasible", counts["infeasible"], text("no plan of the planner fits the memory")),
+        ("Failed", counts["failed"], text("raised another error")),
+        ("Problems", problems, text("on {}", counted(links, "link"))),
+        ("Planners", planners, text("with their options")),
     )
-    return "".join(tile(title, number("count", count), note) for title, count, note in parts)
+    return [Tile(title=title, number=Number("count", count), note=note) for title, count, note in parts]
 
 
 def sweep_page(rows: Sequence[Row], *, title: str = "sweep") -> str:
@@ -97,36 +97,18 @@ def sweep_page(rows: Sequence[Row], *, title: str = "sweep") -> str:
     rows = checked(rows)
     names = list(zip(planner_names(rows), problem_names(rows), link_names(rows), strict=True))
     points, planners, failures = _points(rows, names), _planners(standings(rows)), _failures(rows, names)
-    count = f"{number('count', len(rows))} {'point' if len(rows) == 1 else 'points'}"
     counts = {status: sum(row["status"] == status for row in rows) for status in STATUSES}
-    parts = [f'<div class="head"><h1>{escape(title)}</h1><p class="verdict sweep">{count}</p></div>']
-    parts.append(f'<div class="tiles">{_tiles(names, counts)}</div>')
-    if counts["planned"]:
-        choice = (
-            '<div class="choice"><label>problem <select id="problem"></select></label>'
-            '<label>link <select id="link"></select></label></div>'
-        )
-        parts.append(
-            card(
-                "What less memory costs",
-                choice + figure("sweep", "points"),
-                "Makespan over the time of computation alone. A point is a plan; click a name to hide it.",
-            )
-        )
-    if rows:
-        note = (
-            "A point is a problem with a memory and a link. All figures are claims of the sweep: nothing was "
-            "planned or simulated for this page. memsched report --point plans one point again."
-        )
-        parts.append(card("The planners", planners.to_html(), note))
-    if failures.rows:
-        parts.append(card("What failed", failures.to_html()))
-    if rows:
-        parts.append(card("All points", points.to_html()))
-    data = {
-        "format": "memsched-report/1",
-        "memsched": memsched.__version__,
-        "sweep": {"title": title, "points": len(rows), **counts},
-        "tables": {table.name: table.to_json() for table in (planners, failures, points)},
-    }
-    return html_page(title, frame("".join(parts), memsched.__version__), data)
+    return html_page(
+        "sweep.html",
+        {
+            "sweep": {"title": title, "points": len(rows), **counts},
+            "tables": {table.name: table.to_json() for table in (planners, failures, points)},
+        },
+        title=title,
+        count=counted(len(rows), "point"),
+        all_tiles=_tiles(names, counts),
+        summary=sweep_caption(rows, names),
+        points=points,
+        planners=planners,
+        failures=failures,
+    )

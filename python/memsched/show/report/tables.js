@@ -44,9 +44,16 @@ class Table {
       data.rows.reduce((most, row) => (Number.isFinite(row[k]) ? Math.max(most, row[k]) : most), 0),
     );
     this.scroll = element("div", { class: "scroll", tabindex: "0" });
-    holder.append(this.scroll);
+    this.frame = element("div", { class: "frame" });
+    this.hint = element("p", { class: "hint", hidden: "" }, "Scroll sideways to see all columns →");
+    this.frame.append(this.scroll);
+    holder.append(this.hint, this.frame);
     this.scroll.append(holder.querySelector("table"));
-    this.scroll.addEventListener("scroll", () => this.fill());
+    this.scroll.addEventListener("scroll", () => {
+      this.fill();
+      this.shade();
+    });
+    new ResizeObserver(() => this.shade()).observe(this.scroll);
     this.written = this.body.children.length;
     this.heads = [...holder.querySelectorAll("th")];
     this.heads.forEach((head, k) => {
@@ -70,6 +77,14 @@ class Table {
     this.input.addEventListener("input", () => this.search());
     copy.addEventListener("click", () => this.download(holder.dataset.table));
     this.say();
+  }
+
+  // A shadow where columns go on beyond an edge, and words while any do.
+  shade() {
+    const { scrollLeft, clientWidth, scrollWidth } = this.scroll;
+    this.hint.hidden = scrollWidth <= clientWidth + 1;
+    this.frame.classList.toggle("before", scrollLeft > 1);
+    this.frame.classList.toggle("after", scrollLeft + clientWidth < scrollWidth - 1);
   }
 
   say() {
@@ -123,6 +138,7 @@ class Table {
       this.written += rows.length;
       if (this.scroll.clientHeight === 0) break; // not shown
     }
+    this.shade();
   }
 
   row(at) {

@@ -1,16 +1,15 @@
-"""Tables of a report: HTML for the first rows, and all rows as exact figures, which page.js sorts and searches."""
+"""Tables of a report: the first rows are in the page, and all rows in its data, which tables.js sorts and searches."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
-from memsched.support.units import format_bandwidth, format_bytes, format_percent, format_seconds
+from memsched.show.report.text import Number, shown
 
-FIRST = 60  # rows in the HTML itself
+FIRST = 60  # rows in the page itself
 LONG = 42  # a cell with more characters is wrapped
 
 
@@ -23,6 +22,29 @@ class Column:
     kind: str = "text"
     hint: str = ""  # explains the figures
     bar: bool = False  # whether a bar under each figure shows it as a share of the largest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One value as parts.html writes it."""
+
+    kind: str
+    text: str
+    number: Number | None = None  # None: no figure
+    share: float | None = None  # of the largest figure of a column with bars
+
+    @property
+    def long(self) -> bool:
+        """Whether it is wrapped."""
+        return self.number is None and len(self.text) > LONG
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """The cells of a row."""
+
+    cells: list[Cell]
+    marked: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,75 +64,26 @@ class Table:
             "marked": list(self.marked),
         }
 
-    def to_html(self) -> str:
-        """The table with its first rows, every figure with its exact value."""
-        heads = "".join(
-            f'<th scope="col" class="{column.kind}"{_titled(column.hint)}>{escape(column.title)}</th>'
-            for column in self.columns
-        )
+    @property
+    def first(self) -> Iterator[Row]:
+        """The first rows."""
         most = [largest(row[at] for row in self.rows) for at, _ in enumerate(self.columns)]
-        rows = "".join(self._row(at, row, most) for at, row in enumerate(self.rows[:FIRST]))
-        return (
-            f'<div class="table" data-table="{escape(self.name)}"><table>'
-            f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
-        )
-
-    def _row(self, at: int, row: Sequence[Any], most: list[float]) -> str:
-        cells = "".join(cell(column, value, top) for column, value, top in zip(self.columns, row, most, strict=True))
-        return f'<tr class="marked">{cells}</tr>' if at in self.marked else f"<tr>{cells}</tr>"
+        for at, row in enumerate(self.rows[:FIRST]):
+            cells = [cell(column, value, top) for column, value, top in zip(self.columns, row, most, strict=True)]
+            yield Row(cells=cells, marked=at in self.marked)
 
 
-def largest(values: Any) -> float:
+def largest(values: Iterable[Any]) -> float:
     """The largest finite number among values of any type; 0 if there is none."""
     numbers = (one for one in values if isinstance(one, int | float) and math.isfinite(one))
     return max(numbers, default=0.0)
 
 
-def _titled(text: str) -> str:
-    return f' title="{escape(text)}"' if text else ""
-
-
-def shown(kind: str, value: Any) -> str:
-    """A value in readable form."""
-    if value is None:
-        return ""
-    writers: dict[str, Callable[[float], str]] = {
-        "bytes": format_bytes,
-        "seconds": format_seconds,
-        "bandwidth": format_bandwidth,
-        "percent": format_percent,
-    }
-    if kind in writers:
-        return writers[kind](value)
-    if kind == "ratio":
-        return f"{value:.4f}" if math.isfinite(value) else "inf"
-    if kind == "yes":
-        return "yes" if value else ""
-    return str(value)
-
-
-def exact(kind: str, value: Any) -> tuple[str, str]:
-    """A number in exact form, without and with its unit."""
-    text = repr(value)
-    units = {"bytes": " bytes", "seconds": " s", "bandwidth": " bytes per second"}
-    return text, f"{text}{units.get(kind, '')}"
-
-
-def number(kind: str, value: float | None) -> str:
-    """A figure in running text, with its exact value."""
-    if value is None:
-        return ""
-    plain, titled = exact(kind, value)
-    return f'<span class="number" data-value="{plain}" title="{titled}">{escape(shown(kind, value))}</span>'
-
-
-def cell(column: Column, value: Any, most: float = 0.0) -> str:
-    """One cell."""
+def cell(column: Column, value: Any, most: float = 0.0) -> Cell:
+    """One cell of a column, of which `most` is the largest figure."""
+    words = shown(column.kind, value)
     if value is None or column.kind in ("text", "yes"):
-        text = shown(column.kind, value)
-        return f'<td class="{column.kind}{" long" if len(text) > LONG else ""}">{escape(text)}</td>'
-    plain, titled = exact(column.kind, value)
-    share = f' style="--share:{value / most:.4f}"' if column.bar and most > 0 and math.isfinite(value) else ""
-    bar = " bar" if share else ""
-    text = escape(shown(column.kind, value))
-    return f'<td class="{column.kind}{bar}" data-value="{plain}" title="{titled}"{share}>{text}</td>'
+        return Cell(kind=column.kind, text=words)
+    barred = column.bar and most > 0 and math.isfinite(value)
+    number = Number(column.kind, value)
+    return Cell(kind=column.kind, text=words, number=number, share=value / most if barred else None)

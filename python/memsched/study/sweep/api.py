@@ -19,6 +19,7 @@ from memsched.study.sweep.points import Group, check_kind, check_options, known_
 from memsched.study.sweep.rows import MOST_SLOTS, Row, device_of
 from memsched.study.sweep.table import Sweep, SweepProgress
 from memsched.support import checks
+from memsched.support.arguments import public
 from memsched.support.documents import Document
 from memsched.support.files import path_of
 from memsched.support.interrupt import Interrupts
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _GUARD = 'the worker processes cannot start; in a script, call sweep under `if __name__ == "__main__":`'
 
 
+@public
 def sweep(
     problems: Sequence[Problem | str] | Problem | str,
     planners: Sequence[str] | None = None,
@@ -143,6 +145,7 @@ def sweep(
             return Sweep(opened.rows(keys), claimed=drive.kept > 0)
 
 
+@public
 def read_store(path: str | os.PathLike[str]) -> Sweep:
     """All points of a store, from every sweep that used it.
 
@@ -167,7 +170,7 @@ def read_store(path: str | os.PathLike[str]) -> Sweep:
     >>> path = os.path.join(tempfile.mkdtemp(), "sweep.sqlite")
     >>> _ = ms.sweep("resnet18-224-b32", ["greedy"], memory=["50%"], store=path)
     >>> ms.read_store(path)
-    Sweep(1 points: 1 planned, 0 infeasible, 0 failed)
+    Sweep(1 point: 1 planned, 0 infeasible, 0 failed)
     """
     from memsched.study.sweep.store import Store
 
@@ -175,6 +178,7 @@ def read_store(path: str | os.PathLike[str]) -> Sweep:
         return Sweep(opened.rows(), claimed=True)
 
 
+@public
 def plan_again(path: str | os.PathLike[str], key: str) -> Result:
     """Plan a point of a store again to see its plan: a store keeps figures, not schedules.
 

@@ -11,7 +11,7 @@ import numpy as np
 from memsched._core import Chain, Device, Graph
 from memsched.errors import InvalidInputError, shown
 from memsched.planners.registry import PLANNERS, check_planner, planners_of
-from memsched.problems.budget import parse_memory
+from memsched.problems.budget import parse_memory, slowest, warn_if_slow
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem, fields_of
 from memsched.study.sources import find_problem, link_bandwidth, name_in
@@ -53,8 +53,12 @@ def read_devices(
             raise InvalidInputError(f"memory has {shown(wanted)}; each must be more than 0 bytes")
     links: list[tuple[float, float]]
     if beta is not None:
-        links = [(speed, speed) for speed in (_speed(one, problem) for one in beta)]
+        speeds = [_speed(one, problem) for one in beta]
+        for speed in speeds:
+            warn_if_slow(problem, speed, "a bandwidth of the sweep")
+        links = [(speed, speed) for speed in speeds]
     elif base is not None:
+        warn_if_slow(problem, slowest(base), "the device's link")
         links = [(base.d2h, base.h2d)]
     else:
         speed = link_bandwidth(problem, "give beta")
@@ -72,7 +76,8 @@ def read_list(what: str, given: Sequence[float | str]) -> list[float | str]:
     """A list that is not empty."""
     listed = list(islice(given, points.MOST_POINTS + 1)) if checks.is_list(given) else []
     if not listed:
-        raise InvalidInputError(f"{what} is {shown(given)}; give a list, not empty")
+        as_list = f", as in [{shown(given)}]" if isinstance(given, str | int | float) else ", not empty"
+        raise InvalidInputError(f"{what} is {shown(given)}; give a list{as_list}")
     return listed
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from memsched.study.sweep.rows import MEASURES, Row
 from memsched.support import checks
 from memsched.support.files import plain_cell, write_bytes
+from memsched.support.units import counted
 from memsched.support.views import Columns, Drawn, Tabular, needed
 
 # First what identifies a point, then its figures, then the rest.
@@ -100,7 +101,7 @@ class Sweep(Tabular, Drawn):
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{self.count(status)} {status}" for status in ("planned", "infeasible", "failed"))
-        return f"Sweep({len(self)} points: {counts})"
+        return f"Sweep({counted(len(self), 'point')}: {counts})"
 
     def count(self, status: str) -> int:
         """How many points are "planned", "infeasible" or "failed"."""

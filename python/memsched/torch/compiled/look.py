@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import copy
 import itertools
@@ -32,7 +33,7 @@ from memsched.torch.compiled.special_groups import Unplanned
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.errors import CaptureError
 from memsched.torch.meter import Meter
-from memsched.torch.module_state import backward_aside, generators_unchanged, unchanged
+from memsched.torch.module_state import backward_aside, generators_unchanged, gradients_put_back, unchanged
 from memsched.torch.nests import tensors_of, with_tensors
 from memsched.torch.optimizer_state import optimizer_bytes
 from memsched.torch.weightless import fake_mode_of
@@ -84,19 +85,20 @@ def look(
     known = fake_mode_of(_tensors(model, args, kwargs))
     mode = known or FakeTensorMode(allow_non_fake_inputs=True)
     left = contextlib.nullcontext() if known else Leftovers(mode).taken_back()
-    with generators_unchanged(), left, unchanged(model, loss, tensors=False):
-        return _looked_at(mode, _without_data(mode, model, args, kwargs), options, loss, within, prepare)
+    # A model without data is not copied: the look's gradients would stay, and count as the caller's in the next.
+    with generators_unchanged(), left, unchanged(model, loss, tensors=False), gradients_put_back(model.parameters()):
+        return _looked_at(mode, without_data(mode, model, args, kwargs), options, loss, within, prepare)
 
 
 def _looked_at(
     mode: FakeTensorMode,
-    step_of: tuple[Any, Any, Any],
+    step_of: tuple[Any, Any, Any, None],
     options: Options,
     loss: Loss | None,
     within: bool,
     prepare: Callable[[fx.GraphModule], None] | None,
 ) -> Look:
-    model, args, kwargs = step_of
+    model, args, kwargs, _ = step_of
     group = Unplanned(options, aside=unset_fake_temporarily)
     step = forward_of(model) if loss is None or not within else then(forward_of(model), loss)
     needed = NO_LOSS
@@ -108,7 +110,7 @@ def _looked_at(
             if loss is not None and not within:
                 needed = _loss_bytes(loss, result)
             elif loss is not None:
-                _check_loss(result)
+                check_loss(result)
             _backward(result)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise CaptureError(
@@ -162,23 +164,34 @@ def _renewed(function: Any) -> Callable[..., Any]:
     return made
 
 
-def _tensors(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
+def _tensors(model: torch.nn.Module, *others: Any) -> Iterator[torch.Tensor]:
     yield from model.parameters()
     yield from model.buffers()
-    yield from tensors_of((args, kwargs))
+    yield from tensors_of(others)
     yield from (one for module in model.modules() for one in tensors_of(vars(module)))
 
 
-def _without_data(mode: FakeTensorMode, model: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
-    """A model and its inputs, with their attributes, and tensors of which only shapes and such are known."""
+def without_data(
+    mode: FakeTensorMode, model: torch.nn.Module, args: Any, kwargs: Any, optimizer: Any = None
+) -> tuple[Any, Any, Any, Any]:
+    """Copies of a model, its inputs and its optimiser, whose tensors have shapes and no data. No state is known yet.
+
+    Raises
+    ------
+    InvalidInputError
+        They cannot be copied.
+    """
     made: dict[int, Any] = {}
-    for one in _tensors(model, args, kwargs):
+    trains = isinstance(optimizer, torch.optim.Optimizer)
+    if trains:
+        made[id(optimizer.state)] = collections.defaultdict(dict)  # it would read numbers of its state
+    for one in _tensors(model, args, kwargs, optimizer.param_groups if trains else ()):
         if id(one) not in made:
             made[id(one)] = one if hasattr(one, "fake_mode") else mode.from_tensor(one)
             if one.is_leaf and one.grad is not None:
                 made[id(one)].grad = mode.from_tensor(one.grad)
     try:
-        return copy.deepcopy((model, args, kwargs), dict(made))
+        return copy.deepcopy((model, args, kwargs, optimizer), dict(made))
     except Exception as error:  # of any kind: it is the code of the model's attributes
         raise InvalidInputError(
             f"{type(model).__name__} cannot be copied ({type(error).__name__}: {error}), which looking at it before "
@@ -234,14 +247,15 @@ def _loss_bytes(loss: Loss, result: Any) -> LossBytes:
                 f"loss reads values of tensors ({error.func}), which are not known while its bytes are counted; "
                 "compute with tensors only, or leave loss out and add what it needs to reserve=..."
             ) from None
-        _check_loss(value)
+        check_loss(value)
         aside = 0
         if value.requires_grad:
             aside = backward_aside([value], None, own=lambda leaf: isinstance(leaf, FakeTensor))
         return LossBytes(meter.peak, meter.bytes_of(value) + aside)
 
 
-def _check_loss(value: Any) -> None:
+def check_loss(value: Any) -> None:
+    """Refuse what a loss returns that is no scalar."""
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
         raise InvalidInputError(f"loss returns {value!r}; it must return one number as a tensor")
 

@@ -1,0 +1,65 @@
+"""Completion in a shell: names of problems, files, and words that bash has taken apart at their colons."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import click
+from click.shell_completion import BashComplete, CompletionItem, add_completion_class
+
+from memsched import profiles
+from memsched.problems.analytic.kernels import GPUS
+from memsched.problems.analytic.networks import NETWORKS
+
+_INPUTS = (".json", ".csv", ".onnx")
+_BATCH = 32  # of a network by formula, where none is typed yet
+
+
+def complete_files(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
+    """The shell's own names of files."""
+    return [CompletionItem(typed if typed.isprintable() else "", type="file")]
+
+
+def complete_problems(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Names of what is shipped, of networks by formula, and of files here; else the shell's own names of files."""
+    found = [CompletionItem(name) for name in dict.fromkeys(_problems(typed)) if name.startswith(typed)]
+    return found or complete_files(context, option, typed)
+
+
+def _problems(typed: str) -> Iterator[str]:
+    yield from (*profiles.names(), *profiles.graph_names())
+    if typed[:2] == "gr":
+        yield from (f"graph:{name}" for name in profiles.graph_names())
+    if typed[:2] == "an":
+        yield from (f"analytic:{name}:{_BATCH}" for name in NETWORKS)
+        if typed.count(":") == 3:
+            yield from (f"{typed.rpartition(':')[0]}:{gpu}" for gpu in GPUS)
+    if os.sep not in typed:
+        yield from sorted(name for name in os.listdir() if name.endswith(_INPUTS) and name.isprintable())
+
+
+class _Bash(BashComplete):
+    """Bash, whose words end at colons; what stands before the last one is left out of the answers, as it expects."""
+
+    _before = 0  # letters
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """The words before the one that is typed, and that one."""
+        args, incomplete = super().get_completion_args()
+        words: list[str] = []
+        for part in (*args, incomplete):
+            if words and (part.startswith(":") or words[-1].endswith(":")):
+                words[-1] += part
+            else:
+                words.append(part)
+        if words[-1] != incomplete:
+            self._before = words[-1].rindex(":") + 1
+        return words[:-1], words[-1]
+
+    def format_completion(self, item: CompletionItem) -> str:
+        """One line of the answer."""
+        return f"{item.type},{item.value[self._before :]}"
+
+
+add_completion_class(_Bash)

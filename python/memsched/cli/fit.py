@@ -1,0 +1,96 @@
+"""`memsched fit`."""
+
+from __future__ import annotations
+
+import click
+from rich.table import Table
+
+from memsched.cli.inputs import file_option, json_option, quiet_option
+from memsched.cli.show import answer, facts, new_table, shown, working
+from memsched.errors import MemschedError
+from memsched.study.fit import Fit
+from memsched.support.units import exact_bytes, format_bytes, format_seconds
+
+
+@click.command()
+@click.option(
+    "--model", required=True, metavar="SPEC", help="torchvision:NAME, timm:NAME, transformers:TYPE or MODULE:FUNCTION."
+)
+@click.option("--input", metavar="SHAPES", help="32x3x224x224, 8x1024:int, ... By default usual ones, batch 8.")
+@click.option("--device", required=True, metavar="NAME", help="v100, a100:pcie4, h200, ...: the GPU to train on.")
+@click.option("-m", "--memory", metavar="SIZE", help="Memory to fit, such as 80GiB. By default that of the GPU.")
+@click.option("--optimizer", metavar="SPEC", help="A class of torch.optim: adamw, sgd?momentum=0.9, ...")
+@click.option("--autocast", metavar="TYPE", help="Train under autocast to bf16 or fp16.")
+@click.option("-b", "--bandwidth", metavar="RATE", help="Of the link to the host, such as 24GB/s.")
+@click.option("--time-limit", default="5", show_default=True, metavar="SECONDS", help="For the planner, each time.")
+@click.option("--largest/--no-largest", default=True, help="Search for the largest batches, too.")
+@file_option("-o", "--output", help="Save a picture: .png, .svg or .pdf.")
+@quiet_option
+@json_option
+def fit(
+    model: str,
+    input: str | None,
+    device: str,
+    memory: str | None,
+    optimizer: str | None,
+    autocast: str | None,
+    bandwidth: str | None,
+    time_limit: str,
+    largest: bool,
+    output: str | None,
+    as_json: bool,
+) -> None:
+    """Say before training whether a PyTorch model fits a GPU, and what each way to make it fit costs.
+
+    \b
+    memsched fit --model transformers:gpt2 --input 8x1024:int --optimizer adamw --device h100 --memory 8GB
+    memsched fit --model torchvision:resnet50 --input 64x3x224x224 --optimizer "sgd?momentum=0.9" --device t4
+
+    No GPU is needed, and no memory for the weights: bytes are counted on tensors without data, times are modelled.
+    SPEC as in `memsched profile`. Needs memsched[torch].
+    """
+    try:
+        from memsched.torch.preflight import fit_spec
+    except ImportError as error:
+        if error.name != "torch":
+            raise
+        raise MemschedError("a look at a model needs PyTorch: pip install 'memsched[torch]'") from error
+    with working(f"looking at {model}"):
+        found = fit_spec(
+            model,
+            input,
+            device=device,
+            memory=memory,
+            optimizer=optimizer,
+            autocast=autocast,
+            bandwidth=bandwidth,
+            time_limit=time_limit,
+            largest=largest,
+        )
+    if output is not None:
+        found.plot(output)
+    answer(as_json, found.to_json, _summary(found, model), _table(found), saved=[output])
+
+
+def _summary(found: Fit, model: str) -> Table:
+    step, verdict = found.steady, "fits" if found.fits else "does not fit"
+    held = ("parameters", "buffers", "inputs", "optimizer", "gradients")
+    rows = [
+        ("device", f"{exact_bytes(found.memory)}: {found.times}"),
+        ("plain PyTorch", f"{verdict}: {exact_bytes(found.peak_memory)} at the peak of a steady step"),
+        ("forward, backward", format_bytes(step.learning)),
+        ("optimizer's step", format_bytes(step.updating) if step.updating else "none"),
+        ("of these", ", ".join(f"{name} {format_bytes(getattr(step, name))}" for name in held if getattr(step, name))),
+    ]
+    return facts(rows, model)
+
+
+def _table(found: Fit) -> Table:
+    batches = any(one.largest_batch is not None for one in found.choices)
+    table = new_table("choice", "peak memory", "forward, backward", *(["largest batch"] if batches else []))
+    for one in found.choices:
+        cells = [one.name, format_bytes(one.peak_memory)]
+        cells.append("does not fit" if one.step_time is None else format_seconds(one.step_time))
+        cells += ["" if one.largest_batch is None else str(one.largest_batch)] if batches else []
+        table.add_row(*(shown(cell) for cell in cells))
+    return table

@@ -1,0 +1,64 @@
+// The addresses of a plan.
+
+const CALLS = 8; // of a stack
+const ROLES = ["input", "weight", "activation", "gradient", "workspace", "buffer"];
+
+class Addresses extends Picture {
+  constructor(div, result) {
+    super(div, `${named(result)}: addresses`);
+    const columns = result.figures.addresses;
+    const [factor, unit] = columns.in_time ? result.figures.time_unit : [1, null];
+    const scale = columns.unit[0];
+    Object.assign(this, { result, columns, factor, gaps: true });
+    this.along = unit ? `time (${unit})` : "ops, in the order of the plan";
+    this.kinds = ROLES.filter((role) => columns.kind.includes(role)).map((role) => [role, role]);
+    const low = columns.low.map((bytes) => bytes / scale);
+    const high = columns.low.map((bytes, at) => (bytes + columns.bytes[at]) / scale);
+    this.boxes = boxesOf(columns, factor, low, high, this.kinds);
+  }
+
+  names(at) {
+    return [[this.columns.name[at] ?? "workspace"]];
+  }
+
+  layout() {
+    const { height, capacity, top, unit: [scale, size], axis_end } = this.columns;
+    const said = { xref: "paper", showarrow: false, yanchor: "bottom", font: { size: 11.5, color: colour("ink") } };
+    const both = capacity <= top && capacity !== height;
+    return {
+      ...wide(this.result, this.along, axis_end, this.factor),
+      yaxis: axis({ title: narrow() ? "" : `address (${size})`, ticksuffix: narrow() ? ` ${size}` : "", range: [0, (1.1 * top) / scale || 1] }),
+      shapes: [across(height / scale, "2px,3px"), ...(both ? [across(capacity / scale, "6px,4px")] : [])],
+      annotations: [
+        { ...said, text: `height ${formatBytes(height)}`, x: 0.003, xanchor: "left", y: height / scale },
+        ...(both ? [{ ...said, text: `capacity ${formatBytes(capacity)}`, x: 1, xanchor: "right", y: capacity / scale }] : []),
+      ],
+    };
+  }
+
+  draw() {
+    super.draw();
+    const { height, lower_bound: bound, claimed, fragmentation } = this.columns;
+    const lowest = claimed ? "claimed lowest" : "proven lowest";
+    const proven = height === bound ? lowest : `${claimed ? "claimed " : ""}lower bound ${formatBytes(bound)}`;
+    const legend = this.kinds.map(([role, css]) => [css, role]);
+    writeLegend(this.div, [...legend, ["ink", `height ${formatBytes(height)}: ${proven}, fragmentation ${formatPercent(fragmentation)}`, "line dash"]]);
+  }
+
+  describe(at) {
+    const { name, kind, start, end, low, bytes, stacks, in_time: timed } = this.columns;
+    const calls = (Object.hasOwn(stacks, name[at]) && stacks[name[at]]) || []; // where it was allocated
+    const when = timed ? formatSeconds : (op) => `op ${op}`;
+    return [
+      name[at] ?? "workspace",
+      [
+        [kind[at], formatBytes(bytes[at])],
+        ["address", String(low[at])],
+        ["from", when(start[at])],
+        ["until", when(end[at])],
+        ...calls.slice(0, CALLS).map((call) => [call]),
+        ...(calls.length > CALLS ? [[`… and ${calls.length - CALLS} more`]] : []),
+      ],
+    ];
+  }
+}

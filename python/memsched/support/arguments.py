@@ -1,0 +1,154 @@
+"""Calls with arguments that a function does not take: the error names those that it takes."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import types
+from collections.abc import Callable, Collection, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, TypeVar, cast
+
+from memsched._core import Chain, Device, Graph, Schedule
+from memsched.errors import ArgumentError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# What is called by several names, here and elsewhere.
+_ALIKE = (
+    ("M", "memory", "memories", "budget", "memory_budget", "capacity", "mem", "size", "limit"),
+    ("beta", "bandwidth", "bandwidths", "link", "link_bandwidth", "bw", "rate"),
+    ("planner", "planners", "algorithm", "strategy", "solver", "method"),
+    ("problem", "problems", "chain", "graph", "model", "profile", "network", "source"),
+    ("path", "file", "filename", "output", "out"),
+    ("time_limit", "timeout", "limit", "seconds"),
+    ("jobs", "threads", "workers", "n_jobs", "num_workers", "max_workers"),
+    ("points", "n", "count", "num"),
+    ("chunk", "chunk_size", "piece", "pieces"),
+    ("forward_time", "forward", "fwd", "forward_times"),
+    ("backward_time", "backward", "bwd", "backward_times"),
+    ("activation", "activations", "sizes", "memory"),
+    ("gradient", "gradients", "grad"),
+    ("result", "results", "plan", "schedule"),
+    ("resident", "parameters", "weights"),
+)
+
+
+def public(function: Function) -> Function:
+    """The function; where it is called with arguments that it does not take, the error names those that it takes.
+
+    The error is an InvalidInputError, and a TypeError as in all of Python. Signature and docstring are those of the
+    function, and so are the globals, by which doctest tells whose it is.
+    """
+    refused = _refused  # in the cell of `call`, which has the globals of another module
+
+    def call(*args: Any, **named: Any) -> Any:
+        try:
+            return function(*args, **named)
+        except TypeError as error:
+            trace = error.__traceback__
+            if trace is None or trace.tb_next is not None:  # of the function itself
+                raise
+            raise refused(function, args, named, error) from None
+
+    made = types.FunctionType(call.__code__, function.__globals__, function.__name__, None, call.__closure__)
+    for name in ("__module__", "__qualname__", "__doc__", "__annotations__"):
+        setattr(made, name, getattr(function, name))
+    made.__dict__.update(function.__dict__, __wrapped__=function)
+    return cast("Function", made)
+
+
+_CALL = ("call", public.__code__.co_filename)  # of the function that stands before each public one
+
+
+def asked_by_user() -> bool:
+    """Whether the `public` function that is running was called from outside the package."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and (frame.f_code.co_name, frame.f_code.co_filename) != _CALL:
+        frame = frame.f_back
+    return frame is not None and frame.f_back is not None and not _ours(frame.f_back)
+
+
+def _ours(frame: types.FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith("memsched.")
+
+
+def _construct(kind: type) -> None:
+    """The same for the constructor of a class of the core, which names its arguments in the error that it raises."""
+    construct = kind.__init__  # type: ignore[misc]  # of this very class, to be called from its replacement
+
+    def init(self: Any, *args: Any, **named: Any) -> None:
+        try:
+            construct(self, *args, **named)
+        except TypeError as error:
+            known, places, needed = _of_core(str(error))
+            if not known:
+                raise
+            raise _wrong(kind.__name__, known, places, needed, args, named, str(error)) from None
+
+    init.__doc__ = construct.__doc__
+    init.__dict__["__wrapped__"] = construct
+    kind.__init__ = init  # type: ignore[misc]  # of this very class, as above
+
+
+def _of_core(said: str) -> tuple[list[str], list[str], list[str]]:
+    """The arguments of a constructor as the core lists them: all, those that need no name, and those that it needs."""
+    listed = re.search(r"incompatible constructor arguments.*?\((.*?)\)\n", said, re.DOTALL)
+    found = re.findall(r"(\*)|(\w+): \w+( = )?", listed[1] if listed else "")
+    star = next((at for at, (star, _, _) in enumerate(found) if star), len(found))
+    known = [name for _, name, _ in found if name]
+    return known, known[:star], [name for _, name, default in found if name and not default]
+
+
+def _refused(
+    function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any], error: TypeError
+) -> ArgumentError:
+    known = inspect.signature(function).parameters
+    places = [name for name, one in known.items() if one.kind is not one.KEYWORD_ONLY]
+    needed = [name for name, one in known.items() if one.default is one.empty]
+    return _wrong(function.__name__, list(known), places, needed, args, named, str(error))
+
+
+def _wrong(
+    what: str,
+    known: Sequence[str],
+    places: Sequence[str],
+    needed: Sequence[str],
+    args: Sequence[Any],
+    named: Mapping[str, Any],
+    said: str,
+) -> ArgumentError:
+    """The error of a call with these arguments: of one that is unknown, one too many, given twice or missing."""
+    takes = f"{what} takes {', '.join(known) or 'no arguments'}"
+    unknown = [name for name in named if name not in known]
+    if unknown:
+        meant = _meant(unknown[0], [name for name in known if name not in (*named, *places[: len(args)])])
+        guess = f"did you mean '{meant}'? " if meant else ""
+        return ArgumentError(f"{what} has no argument {unknown[0]!r}; {guess}{takes}")
+    if len(args) > len(places):
+        only = ", ".join(places) or "none"
+        rest = [name for name in known if name not in places]
+        remedy = f"; write the names of others: {', '.join(f'{name}=' for name in rest)}" if rest else ""
+        return ArgumentError(f"{what} takes {len(places)} arguments without names ({only}), not {len(args)}{remedy}")
+    twice = [name for name in places[: len(args)] if name in named]
+    if twice:
+        return ArgumentError(f"{what} is given {twice[0]!r} twice, with its name and without; {takes}")
+    missing = [name for name in needed if name not in (*named, *places[: len(args)])]
+    if missing:
+        return ArgumentError(f"{what} lacks {', '.join(repr(name) for name in missing)}; {takes}")
+    return ArgumentError(said)
+
+
+def _meant(name: str, free: Collection[str]) -> str | None:
+    """The argument that somebody meant who wrote this name."""
+    for alike in _ALIKE:
+        if name.lower() in map(str.lower, alike):
+            for other in alike:
+                if other in free:
+                    return other
+    return next(iter(get_close_matches(name, free, n=1)), None)
+
+
+for _kind in (Chain, Device, Graph, Schedule):
+    _construct(_kind)

@@ -1,0 +1,359 @@
+"""Before training: does a step fit, the largest batch that does, and what each way to make it fit costs."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from memsched._core import Device, Graph
+from memsched.errors import InfeasibleError, InvalidInputError
+from memsched.planners.registry import PLANNERS
+from memsched.problems.problem import least_memory, peak_memory
+from memsched.result import Result
+from memsched.study.fit import Choice, Fit, Steady
+from memsched.support import checks
+from memsched.support.units import parse_bytes
+from memsched.torch.compiled.as_graph import LEAVE
+from memsched.torch.compiled.look import Loss, check_call, device_of, look, options_of
+from memsched.torch.compiled.options import Options
+from memsched.torch.compiled.plan import Timed, device_for, timed
+from memsched.torch.machines import machine
+from memsched.torch.nests import tensors_of, with_tensors
+from memsched.torch.optimizer_state import optimizer_named
+from memsched.torch.profile import named_model
+from memsched.torch.steady import steady
+from memsched.torch.substitutes import kernels_of, substitute
+from memsched.torch.weightless import fake_mode_of
+
+PLANNER_SECONDS = 5.0
+_PLANNED = ("recompute", "recompute and offload")
+_CAPTURES = 4  # of a step, until the largest batch is found
+
+
+def fit(
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    memory: str | int | None = None,
+    device: str = "here",
+    optimizer: torch.optim.Optimizer | int | None = None,
+    loss: Loss | None = None,
+    bandwidth: str | float | None = None,
+    host_memory: str | int | None = None,
+    reserve: str | int = 0,
+    time_limit: str | float = PLANNER_SECONDS,
+    largest: bool = True,
+) -> Fit:
+    """Say before training whether a step fits the device, and what each way to make it fit costs.
+
+    Nothing is computed, and the model may be larger than this machine: its tensors may be without data.
+
+    Parameters
+    ----------
+    model, args, kwargs, device, loss, bandwidth, host_memory, reserve
+        As `memsched.torch.plan` takes them.
+    memory : str or int, optional
+        Bytes of the device. By default those of the machine that `device` names, or of this GPU.
+    optimizer : torch.optim.Optimizer or int, optional
+        Its state counts, and what it needs while it steps; of a number, the state alone.
+    time_limit : float
+        Seconds of the planner for each choice.
+    largest : bool
+        Search for the largest batches, too: several captures.
+
+    Returns
+    -------
+    Fit
+
+    Raises
+    ------
+    CaptureError
+        The step looks at values of tensors, or nothing of it can be captured.
+    InvalidInputError
+        The model is in eval mode, or an option cannot be right.
+
+    Examples
+    --------
+    >>> import torch, memsched.torch
+    >>> model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh()) for _ in range(8)))
+    >>> adam = torch.optim.AdamW(model.parameters())
+    >>> found = memsched.torch.fit(model, (torch.randn(256, 64),), optimizer=adam, memory="1MB", device="v100")
+    >>> found.fits
+    False
+    >>> found.choices[0].largest_batch < 256
+    True
+    """
+    check_call(model, args)
+    checks.flag("largest", largest)
+    bytes_ = _memory(memory, device, model)
+    options = options_of(
+        model,
+        budget=bytes_,
+        device=device,
+        planner="selective",
+        bandwidth=bandwidth,
+        host_memory=host_memory,
+        reserve=reserve,
+        time_limit=time_limit,
+        optimizer=optimizer,
+    )
+    return _Asked(model, tuple(args), dict(kwargs or {}), optimizer, loss, options, bytes_).answered(largest)
+
+
+def fit_spec(
+    model: str,
+    input: str | None = None,
+    *,
+    device: str,
+    memory: str | int | None = None,
+    optimizer: str | None = None,
+    autocast: str | None = None,
+    bandwidth: str | None = None,
+    time_limit: str | float = PLANNER_SECONDS,
+    largest: bool = True,
+) -> Fit:
+    """`fit` for a model that a line of text names, such as "transformers:gpt2", and an optimiser such as "adamw"."""
+    machine(device)  # complains before the work
+    with named_model(model, input, autocast=autocast) as built:
+        stepping = None if optimizer is None else optimizer_named(optimizer, built.model.parameters())
+        return fit(
+            built.model,
+            built.args,
+            memory=memory,
+            device=device,
+            optimizer=stepping,
+            bandwidth=bandwidth,
+            time_limit=time_limit,
+            largest=largest,
+        )
+
+
+class _Asked:
+    """A model's step at any size of the batch, on one device."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        optimizer: torch.optim.Optimizer | int | None,
+        loss: Loss | None,
+        options: Options,
+        memory: int,
+    ) -> None:
+        self._model, self._given, self._loss = model, (args, kwargs), loss
+        self._optimizer, self._options, self._memory = optimizer, options, memory
+        self._reserve = parse_bytes(options.reserve, "reserve")
+        modelled = options.device != "here" and device_of(model).type == "cpu"
+        self._capability = machine(options.device)[0].capability if modelled else None
+        self._batch = _batch(self._given)
+        self.steady = functools.cache(self._steady)
+        self._at = functools.cache(self._timed)
+
+    def answered(self, largest: bool) -> Fit:
+        """All choices."""
+        batch = self._batch
+        choices = [self._plain(), self._planned(_PLANNED[0], link=False)]
+        if self._device(link=True).d2h > 0:
+            choices += [self._planned(_PLANNED[1], link=True), *self._optimizer_on_host()]
+        choices += self._accumulated()
+        if largest and batch:
+            choices = [replace(one, largest_batch=self._largest_of(one.name)) for one in choices]
+        times = str(self._at(batch).facts["source"])
+        return Fit(memory=self._memory, times=times, steady=self.steady(batch), choices=tuple(choices))
+
+    def _largest_of(self, name: str) -> int | None:
+        if name == "plain":
+            return _largest(lambda size: self._plain_need(size) <= self._memory, self._batch)
+        return self._largest_planned(link=name != "recompute") if name in _PLANNED else None
+
+    def _plain(self) -> Choice:
+        need = self._plain_need(self._batch)
+        return self._choice("plain", need, self._seconds(self._batch))
+
+    def _planned(self, name: str, *, link: bool) -> Choice:
+        updating = self._updating(self._batch)
+        graph, device = self._at(self._batch).graph, self._device(link=link)
+        try:
+            result = _plan(graph, device, self._options.time_limit)
+        except InfeasibleError:
+            return self._choice(name, max(updating, _least(graph, device)), math.nan)
+        return self._choice(name, max(updating, result.peak_memory), result.makespan)
+
+    def _optimizer_on_host(self) -> list[Choice]:
+        """The state stays on the host, where the updates run: gradients go there, and parameters come back."""
+        found, link = self.steady(self._batch), self._device(link=True)
+        if not found.optimizer:
+            return []
+        need = max(found.learning - found.optimizer, found.parameters + found.gradients) + self._reserve
+        seconds = self._seconds(self._batch) + found.gradients / link.d2h + found.parameters / link.h2d
+        return [self._choice("optimizer on the host", need, seconds, "the updates themselves are not timed")]
+
+    def _accumulated(self) -> list[Choice]:
+        """The fewest micro-batches that fit."""
+        parts = [k for k in range(2, self._batch + 1) if self._batch % k == 0]
+        for k in parts:
+            need = self.steady(self._batch // k, k).peak_memory + self._reserve
+            if need <= self._memory or k == parts[-1]:
+                return [self._choice(f"{k} micro-batches", need, k * self._seconds(self._batch // k))]
+        return []
+
+    def _choice(self, name: str, need: int, seconds: float, note: str = "") -> Choice:
+        fits = need <= self._memory
+        return Choice(name=name, fits=fits, peak_memory=need, step_time=seconds if fits else None, note=note)
+
+    # What a batch needs.
+
+    def _plain_need(self, batch: int) -> int:
+        return self.steady(batch).peak_memory + self._reserve
+
+    def _updating(self, batch: int) -> int:
+        found = self.steady(self._batch)
+        return found.updating - found.inputs + found.inputs * batch // max(self._batch, 1) + self._reserve
+
+    def _there_is_a_plan(self, batch: int, graph: Graph, device: Device) -> bool:
+        try:
+            return bool(self._updating(batch) <= self._memory and _plan(graph, device, None, moves=0))
+        except InfeasibleError:
+            return False
+
+    def _fits_between(self, one: int, other: int, device: Device, batch: int) -> bool:
+        graph = _scaled((one, self._at(one).graph), (other, self._at(other).graph), batch)
+        return self._there_is_a_plan(batch, graph, device)
+
+    def _largest_planned(self, *, link: bool) -> int:
+        """The largest batch for which there is a plan.
+
+        The bytes of most tensors are linear in the batch. So the graph of any batch follows from those of two; that of
+        the batch that is found is captured, and decides.
+        """
+        device, one = self._device(link=link), self._batch
+        other, best = 2 * one, 0
+        for _ in range(_CAPTURES):
+            found = _largest(functools.partial(self._fits_between, one, other, device), one)
+            if found == 0:
+                return best
+            if self._there_is_a_plan(found, self._at(found).graph, device):
+                best = max(best, found)
+                if self._there_is_a_plan(found + 1, self._at(found + 1).graph, device):
+                    one, other = found + 1, found
+                    continue
+                return found
+            one, other = (found, one) if found != one else (found, other)
+        return best
+
+    def _steady(self, batch: int, micro_batches: int = 1) -> Steady:
+        args, kwargs = self._inputs(batch)
+        return steady(
+            self._model,
+            args,
+            kwargs,
+            self._optimizer,
+            self._loss,
+            micro_batches=micro_batches,
+            capability=self._capability,
+        )
+
+    def _timed(self, batch: int) -> Timed:
+        args, kwargs = self._inputs(batch)
+        calls = {} if self._capability is None else kernels_of(self._capability)
+        prepare = functools.partial(substitute, calls=calls)
+        seen = look(self._model, args, kwargs, self._options, loss=self._loss, prepare=prepare)
+        return timed(seen.visits, seen.returns, seen.resident, self._options)
+
+    def _seconds(self, batch: int) -> float:
+        return sum(op["choices"][0]["time"] for op in self._at(batch).graph.ops)
+
+    def _device(self, *, link: bool) -> Device:
+        options = self._options if link else replace(self._options, bandwidth=0)
+        return device_for(self._memory, self._at(self._batch).link, options)
+
+    def _inputs(self, batch: int) -> Any:
+        """The inputs with so many samples, without data if they are not as given."""
+        if batch == self._batch:
+            return self._given
+        known = fake_mode_of(tensors_of(self._given))
+        mode = known or FakeTensorMode(allow_non_fake_inputs=True)
+
+        def resized(one: torch.Tensor) -> torch.Tensor:
+            with mode:
+                made = torch.empty((batch, *one.shape[1:]), dtype=one.dtype, device=one.device)
+            return made.requires_grad_(one.requires_grad)
+
+        return with_tensors(self._given, resized)
+
+
+def _memory(memory: str | int | None, device: str, model: torch.nn.Module) -> int:
+    """Bytes of the device."""
+    if memory is not None:
+        return parse_bytes(memory, "memory")
+    if device != "here":
+        return machine(device)[0].memory
+    where = device_of(model)
+    if where.type != "cuda":
+        raise InvalidInputError(
+            'memory is None and the model is on the CPU; give memory="80GiB", or the device to train on: device="h200"'
+        )
+    return int(torch.cuda.get_device_properties(where).total_memory)
+
+
+def _batch(given: Any) -> int:
+    """Samples in dimension 0 of the inputs; 0 if they have no such dimension in common."""
+    shapes = [tuple(one.shape) for one in tensors_of(given)]
+    alike = shapes and all(shape and shape[0] == shapes[0][0] for shape in shapes)
+    return int(shapes[0][0]) if alike else 0
+
+
+def _plan(graph: Graph, device: Device, time_limit: float | None, **more: Any) -> Result:
+    """By `selective`; the order in which several graphs run is the caller's."""
+    reorder = any(op["name"] == LEAVE for op in graph.ops)
+    return PLANNERS["selective"].plan(graph, device=device, reorder=reorder, time_limit=time_limit, **more)
+
+
+def _least(graph: Graph, device: Device) -> int:
+    """About the least memory for which there is a plan: there is one, and none was found for 1 % less."""
+    low, high = least_memory(graph), peak_memory(graph)
+    while high - low > high // 100:
+        middle = (low + high) // 2
+        try:
+            high = min(
+                middle,
+                _plan(graph, Device.from_json({**device.to_json(), "memory": middle}), None, moves=0).peak_memory,
+            )
+        except InfeasibleError:
+            low = middle
+    return high
+
+
+def _largest(fits: Callable[[int], bool], start: int) -> int:
+    """The largest size that fits, if all that are smaller do; 0 if none does."""
+    low, high, size = 0, math.inf, start
+    while high - low > 1:
+        low, high = (size, high) if fits(size) else (low, size)
+        size = 2 * low if high == math.inf else (low + int(high)) // 2
+    return low
+
+
+def _scaled(one: tuple[int, Graph], other: tuple[int, Graph], batch: int) -> Graph:
+    """The graph of a batch, if all bytes and seconds are linear in it."""
+    (first, near), (second, far) = one, other
+    documents = near.to_json(), far.to_json()
+
+    def between(a: Any, b: Any) -> Any:
+        if isinstance(a, dict):
+            return {key: between(value, b[key]) for key, value in a.items()}
+        if isinstance(a, list):
+            return [between(x, y) for x, y in zip(a, b, strict=True)]
+        if isinstance(a, bool) or not isinstance(a, int | float) or a == b:
+            return a
+        exact = a + (b - a) * (batch - first) / (second - first)
+        return max(0, math.ceil(exact)) if isinstance(a, int) else max(0.0, exact)
+
+    return Graph.from_json(between(*documents))

@@ -1,0 +1,170 @@
+"""What a training step of plain PyTorch takes once it repeats: counted on tensors without data."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.nn import functional
+
+from memsched.errors import InvalidInputError
+from memsched.study.fit import Steady
+from memsched.torch.compiled.leftovers import Leftovers
+from memsched.torch.compiled.look import Loss, check_loss, without_data
+from memsched.torch.compiled.private import optimizer_hooks_aside
+from memsched.torch.errors import CaptureError
+from memsched.torch.meter import Meter
+from memsched.torch.module_state import generators_unchanged, gradients_aside, unchanged
+from memsched.torch.nests import tensors_of
+from memsched.torch.optimizer_state import distinct_bytes
+from memsched.torch.substitutes import Calls, Substituted, kernels_of
+from memsched.torch.weightless import fake_mode_of
+
+
+def steady(
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    optimizer: torch.optim.Optimizer | int | None,
+    loss: Loss | None,
+    *,
+    micro_batches: int = 1,
+    capability: tuple[int, int] | None = None,
+) -> Steady:
+    """Count the bytes of a plain training step. Nothing is computed, and no memory is needed for its tensors.
+
+    It is the second of two, so that the optimiser's state is there. Gradients are released after each step. Of the
+    micro-batches that a step accumulates, two are counted at most: the others are as the second. With a GPU's compute
+    capability, what its kernels keep for the backward counts, and an optimiser updates its parameters together, as on
+    CUDA if nobody says otherwise.
+
+    Raises
+    ------
+    CaptureError
+        The step looks at values of tensors, or does not run without them.
+    InvalidInputError
+        The model or the optimiser cannot be copied, or the optimiser does not step tensors without data.
+    """
+    known = fake_mode_of([*model.parameters(), *model.buffers(), *tensors_of((args, kwargs))])
+    mode = known or FakeTensorMode(allow_non_fake_inputs=True)
+    left = nullcontext() if known else Leftovers(mode).taken_back()
+    model_as_it_was = unchanged(model, loss, tensors=False)
+    with generators_unchanged(), optimizer_hooks_aside(), gradients_aside(model.parameters()), left, model_as_it_was:
+        copied = [without_data(mode, model, args, kwargs, optimizer)]
+        with mode, torch.enable_grad(), torch.autograd.set_detect_anomaly(False), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _Counted(*copied.pop(), loss=loss, capability=capability).steps(micro_batches)
+
+
+class _Counted:
+    """Steps of a model without data."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        optimizer: torch.optim.Optimizer | int | None,
+        *,
+        loss: Loss | None,
+        capability: tuple[int, int] | None,
+    ) -> None:
+        self._model, self._args, self._kwargs, self._loss = model, args, kwargs, loss
+        self._optimizer = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
+        self._declared = optimizer if isinstance(optimizer, int) else 0
+        self._calls: Calls = {} if capability is None else {**kernels_of(capability), functional.dropout: _dropout}
+        groups = [] if capability is None or self._optimizer is None else self._optimizer.param_groups
+        for group in groups:
+            if group.get("foreach", False) is None and not group.get("fused"):
+                group["foreach"] = True
+
+    def steps(self, micro_batches: int) -> Steady:
+        """Two of them, of which the second counts."""
+        for parameter in self._model.parameters():
+            parameter.grad = None
+        for _ in range(2):
+            learning = 0
+            for _ in range(min(micro_batches, 2)):
+                with _metered(self._held) as meter, Substituted(self._calls), _told(self._model):
+                    self._learn()
+                learning = max(learning, meter.peak)
+            gradients, updating = distinct_bytes(self._gradients()), self._updated()
+            for parameter in self._model.parameters():
+                parameter.grad = None
+        return Steady(
+            parameters=distinct_bytes(self._model.parameters()),
+            buffers=distinct_bytes(self._model.buffers()),
+            inputs=distinct_bytes(tensors_of((self._args, self._kwargs))),
+            optimizer=distinct_bytes(self._state()) + self._declared,
+            gradients=gradients,
+            learning=learning + self._declared,
+            updating=updating + self._declared,
+        )
+
+    def _learn(self) -> None:
+        result = self._model(*self._args, **self._kwargs)
+        if self._loss is not None:
+            result = self._loss(result)
+            check_loss(result)
+        differentiable = [one for one in tensors_of(result) if one.requires_grad]
+        if not differentiable:
+            raise InvalidInputError("no result of the model needs a gradient; there is no training step to count")
+        if self._loss is not None:
+            differentiable[0].backward()
+        else:
+            torch.autograd.backward(differentiable, [torch.empty_like(one) for one in differentiable])
+
+    def _updated(self) -> int:
+        if self._optimizer is None:
+            return 0
+        with _metered(self._held) as meter:
+            try:
+                type(self._optimizer).step(self._optimizer)
+            except (NotImplementedError, RuntimeError, TypeError) as error:
+                raise InvalidInputError(
+                    f"{type(self._optimizer).__name__} cannot step tensors without data ({error}); give the bytes of "
+                    "its state as a number: optimizer=..."
+                ) from error
+        return meter.peak
+
+    def _gradients(self) -> Iterator[torch.Tensor]:
+        return (one.grad for one in self._model.parameters() if one.grad is not None)
+
+    def _state(self) -> list[torch.Tensor]:
+        return [] if self._optimizer is None else tensors_of(dict(self._optimizer.state))
+
+    def _held(self) -> list[torch.Tensor]:
+        """What is alive between the parts of a step."""
+        model, given = self._model, tensors_of((self._args, self._kwargs))
+        return [*model.parameters(), *model.buffers(), *given, *self._state(), *self._gradients()]
+
+
+def _dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+    """By the kernel of CUDA, which keeps a mask of one byte an element."""
+    if not training or not 0 < p < 1 or inplace:
+        return functional.dropout(input, p, training, inplace)
+    return torch.native_dropout(input, p, True)[0]
+
+
+@contextmanager
+def _metered(held: Callable[[], list[torch.Tensor]]) -> Iterator[Meter]:
+    with Meter() as meter:
+        meter.count(held())
+        yield meter
+
+
+@contextmanager
+def _told(model: torch.nn.Module) -> Iterator[None]:
+    try:
+        yield
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise CaptureError(
+            f"{type(model).__name__} looks at values of tensors ({error.func}), which are not known before it runs"
+        ) from None
+    except RuntimeError as error:  # PyTorch's, of a shape or of a kernel that it cannot describe
+        said = str(error).strip().partition("\n")[0]
+        raise CaptureError(f"{type(model).__name__} does not run on tensors without data: {said}") from error

@@ -1,0 +1,300 @@
+"""The look before training, against real steps and plans of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
+
+import memsched as ms
+import memsched.torch
+from memsched.cli.app import command_line
+from memsched.torch import zoo
+from memsched.torch.meter import Meter
+from memsched.torch.optimizer_state import optimizer_named
+from memsched.torch.preflight import fit, fit_spec
+from memsched.torch.steady import steady
+
+Loss = Callable[[Any], torch.Tensor]
+
+MODELS = [  # spec, input, optimiser; those without convolutions come first
+    ("transformers:gpt2?n_layer=2&vocab_size=500&n_embd=64&n_head=4", "4x64:int", "adamw"),
+    ("transformers:llama?num_hidden_layers=2&hidden_size=64&intermediate_size=96&vocab_size=300", "2x48:int", "adam"),
+    ("transformers:bert?num_hidden_layers=2&hidden_size=48&intermediate_size=96&vocab_size=300", "3x32:int", "sgd"),
+    ("transformers:t5?num_layers=2&d_model=64&d_ff=96&vocab_size=300", "2x24:int", "adagrad"),
+    (
+        "transformers:mixtral?num_hidden_layers=1&hidden_size=64&intermediate_size=96&vocab_size=300",
+        "2x16:int",
+        "adamw",
+    ),
+    ("timm:mixer_s32_224", "2x3x224x224", "rmsprop"),
+    ("torchvision:resnet18", "2x3x64x64", "sgd?momentum=0.9"),
+    ("torchvision:vit_b_16", "2x3x224x224", "adamw"),
+    ("timm:convnext_atto", "2x3x64x64", "adam?amsgrad=true"),
+    ("torchvision:densenet121", "2x3x64x64", "sgd"),
+    ("torchvision:mobilenet_v3_small", "2x3x64x64", "nadam"),
+    ("torchvision:vgg11", "1x3x64x64", "sgd?momentum=0.9"),
+    ("torchvision:googlenet?aux_logits=false&init_weights=false", "2x3x96x96", "adamw"),
+    ("torchvision:shufflenet_v2_x0_5", "2x3x64x64", "radam"),
+    ("torchvision:squeezenet1_1", "2x3x64x64", "adamax"),
+    ("torchvision:efficientnet_b0", "2x3x64x64", "adamw"),
+    ("torchvision:regnet_y_400mf", "2x3x64x64", "adam"),
+    ("torchvision:swin_t", "1x3x64x64", "adamw"),
+    ("timm:efficientformer_l1", "2x3x224x224", "adamw"),
+    ("timm:resmlp_12_224", "1x3x224x224", "adadelta"),
+]
+
+
+def first(out: Any) -> torch.Tensor:
+    """A number from whatever a model returns."""
+    one = next(
+        leaf for leaf in tree_leaves(getattr(out, "logits", out)) if torch.is_tensor(leaf) and leaf.requires_grad
+    )
+    return one.float().square().mean()
+
+
+def step(model: nn.Module, args: Any, optimizer: torch.optim.Optimizer, loss: Loss, parts: int = 1) -> None:
+    for _ in range(parts):
+        loss(model(*args)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def held(model: nn.Module, args: Any, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    there = [*model.parameters(), *model.buffers(), *args]
+    there += [one for state in optimizer.state.values() for one in state.values()]
+    return [one for one in there if torch.is_tensor(one)]
+
+
+def counted(model: nn.Module, args: Any, optimizer: torch.optim.Optimizer, parts: int = 1) -> int:
+    """The peak of the second of two real steps, tensor by tensor."""
+    step(model, args, optimizer, first, parts)
+    with Meter() as meter:
+        meter.count(held(model, args, optimizer))
+        step(model, args, optimizer, first, parts)
+    return meter.peak
+
+
+def allocated(model: nn.Module, args: Any, optimizer: torch.optim.Optimizer, parts: int = 1) -> int:
+    """The same by what PyTorch's allocator hands out, scratch memory of kernels included."""
+    step(model, args, optimizer, first, parts)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as seen:
+        step(model, args, optimizer, first, parts)
+    now = most = 0
+    events = [one for one in seen.profiler.kineto_results.events() if one.name() == "[memory]"]
+    for one in sorted(events, key=lambda one: one.start_ns()):
+        now += one.nbytes()
+        most = max(most, now)
+    storages = {one.untyped_storage()._cdata: one.untyped_storage() for one in held(model, args, optimizer)}
+    return most + sum(one.nbytes() for one in storages.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("spec", "shape", "optimizer"), MODELS, ids=[spec.split("?")[0] for spec, _, _ in MODELS])
+def test_the_peak_is_that_of_a_real_step(spec: str, shape: str, optimizer: str) -> None:
+    built = zoo.build(spec, shape)
+    stepping = optimizer_named(optimizer, built.model.parameters())
+    found = steady(built.model, built.args, {}, stepping, first)
+    assert found.peak_memory == pytest.approx(counted(built.model, built.args, stepping), rel=0.02)
+    if spec in [one[0] for one in MODELS[:5]]:  # kernels of convolutions have scratch memory, which no tensor is
+        assert found.peak_memory == pytest.approx(allocated(built.model, built.args, stepping), rel=0.02)
+
+
+def layers(width: int = 32, depth: int = 6) -> nn.Sequential:
+    return nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Tanh()) for _ in range(depth)))
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_it_is_what_the_allocator_hands_out(parts: int, optimizer: str) -> None:
+    model, args = layers(), (torch.randn(64, 32),)
+    stepping = optimizer_named(optimizer, model.parameters())
+    found = steady(model, args, {}, stepping, first, micro_batches=parts)
+    assert found.peak_memory == pytest.approx(allocated(model, args, stepping, parts), abs=200)
+    assert found.gradients == found.parameters == 6 * (32 * 32 + 32) * 4
+    assert found.optimizer == pytest.approx(2 * found.parameters if optimizer == "adamw" else 0, abs=200)
+
+
+def test_nothing_is_touched() -> None:
+    model, args = layers(), (torch.randn(64, 32),)
+    stepping = torch.optim.AdamW(model.parameters())
+    step(model, args, stepping, first)
+    first(model(*args)).backward()
+    before = [one.clone() for one in (*held(model, args, stepping), *(p.grad for p in model.parameters()))]  # type: ignore[union-attr]  # there is one
+    state = torch.get_rng_state()
+    fit(model, args, memory="1MB", device="v100", optimizer=stepping)
+    after = [*held(model, args, stepping), *(p.grad for p in model.parameters())]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True) if b is not None)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("memory", [60_000, 100_000, 400_000])
+def test_the_largest_batches_fit_and_no_larger_ones_do(memory: int) -> None:
+    model, shape = layers(), (8, 32)
+    stepping = torch.optim.SGD(model.parameters())
+    found = fit(model, (torch.randn(shape),), memory=memory, device="v100:pcie3", optimizer=stepping, time_limit=1)
+    largest = {one.name: one.largest_batch for one in found.choices}
+    plain = largest["plain"]
+    assert plain is not None
+    needs = [
+        steady(model, (torch.randn(size, 32),), {}, stepping, None).peak_memory for size in (plain or 1, plain + 1)
+    ]
+    assert plain == 0 or needs[0] <= memory
+    assert needs[1] > memory
+    for name, bandwidth in (("recompute", 0), ("recompute and offload", None)):
+        batch = largest[name]
+        assert batch is not None
+        assert batch >= plain
+        for size, fits in ((batch, True), (batch + 1, False)):
+            if size:
+                assert fits == _has_a_plan(model, size, memory, stepping, bandwidth)
+
+
+def _has_a_plan(model: nn.Module, batch: int, memory: int, optimizer: Any, bandwidth: float | None) -> bool:
+    try:
+        memsched.torch.plan(
+            model,
+            (torch.randn(batch, 32),),
+            budget=memory,
+            device="v100:pcie3",
+            optimizer=optimizer,
+            bandwidth=bandwidth,
+        )
+    except ms.InfeasibleError:
+        return False
+    return True
+
+
+def test_choices_keep_what_they_say() -> None:
+    """Each fits and is planned by `plan` alike, or the memory is too small for it."""
+    model, args = layers(64, 10), (torch.randn(512, 64),)
+    stepping = torch.optim.AdamW(model.parameters())
+    plain = steady(model, args, {}, stepping, None).peak_memory
+    found = fit(model, args, memory=plain // 2, device="v100:pcie3", optimizer=stepping, largest=False)
+    assert found.peak_memory == plain
+    assert not found.fits
+    by_name = {one.name: one for one in found.choices}
+    assert next(one.name for one in found.choices) == "plain"
+    assert by_name["plain"].step_time is None
+    assert by_name["plain"].peak_memory == plain
+    for one in found.choices:
+        assert one.fits == (one.peak_memory <= found.memory) == (one.step_time is not None)
+        assert one.largest_batch is None
+    planned = memsched.torch.plan(model, args, budget=plain // 2, device="v100:pcie3", optimizer=stepping, bandwidth=0)
+    assert by_name["recompute"].fits
+    assert by_name["recompute"].step_time is not None
+    assert by_name["recompute"].step_time == pytest.approx(planned.result.makespan, rel=0.05)
+    assert by_name["optimizer on the host"].peak_memory < plain
+    parts = next(one for one in found.choices if "micro-batches" in one.name)
+    assert parts.fits
+    assert steady(model, (torch.randn(512 // int(parts.name.split()[0]), 64),), {}, stepping, None)
+
+
+def test_a_model_without_data_is_as_before_after_each_look() -> None:
+    """The first look left gradients on it, which the second counted as the caller's: 47 MB of ResNet-18."""
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    with fake:
+        model, args = layers(), (torch.randn(64, 32),)
+    looks = [memsched.torch.plan(model, args, budget="1GiB", device="v100").resident for _ in range(2)]
+    assert looks[0] == looks[1]
+    assert all(one.grad is None for one in model.parameters())
+
+
+def test_inputs_without_a_common_batch_have_no_largest() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+            return self.inner(x) * scale
+
+    found = fit(Two(), (torch.randn(4, 8), torch.ones(8)), memory="1MB", device="v100")
+    assert all(one.largest_batch is None for one in found.choices)
+    assert not any("micro-batches" in one.name for one in found.choices)
+
+
+def test_what_cannot_be_is_refused() -> None:
+    model, args = layers(), (torch.randn(8, 32),)
+    with pytest.raises(ms.InvalidInputError, match="memory is None and the model is on the CPU"):
+        fit(model, args)
+    with pytest.raises(ms.InvalidInputError, match="eval mode"):
+        fit(layers().eval(), args, memory="1MB", device="v100")
+    with pytest.raises(ms.InvalidInputError, match="one number"):
+        fit(model, args, memory="1MB", device="v100", loss=lambda out: out)
+    with pytest.raises(ms.InvalidInputError, match="did you mean 'adamw'"):
+        optimizer_named("adamww", model.parameters())
+    with pytest.raises(ms.InvalidInputError, match="optimizer is 'sgd\\?nothing=1'"):
+        optimizer_named("sgd?nothing=1", model.parameters())
+    with pytest.raises(ms.InvalidInputError, match="largest is 1"):
+        fit(model, args, memory="1MB", device="v100", largest=1)  # type: ignore[arg-type]  # it is wrong on purpose
+
+
+def test_what_does_not_run_without_data_is_told() -> None:
+    class Values(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * float(x.sum())
+
+    class Wrong(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) @ x
+
+    for model, words in (
+        (Values(8, 8), "looks at values of tensors"),
+        (Wrong(8, 8), "does not run on tensors without"),
+    ):
+        with pytest.raises(memsched.torch.CaptureError, match=words):
+            steady(model, (torch.randn(4, 8),), {}, None, None)
+
+
+def test_on_a_gpu_that_is_named_its_kernels_count() -> None:
+    """Attention keeps no scores there, and dropout a byte an element."""
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(32, 96)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = (one.unflatten(-1, (2, 16)).transpose(1, 2) for one in self.inner(x).chunk(3, -1))
+            return nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=0.1)
+
+    args = (torch.randn(2, 256, 32),)
+    here, there = (steady(Attention(), args, {}, None, None, capability=one) for one in (None, (9, 0)))
+    assert there.learning < here.learning - 2 * 2 * 256 * 256 * 4  # the scores of one sample and head, at least
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own.py").write_text(
+        "import torch\n\ndef make():\n    net = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(64, 64), "
+        "torch.nn.Tanh()) for _ in range(6)))\n    return net, (torch.randn(128, 64),)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    given = ["fit", "--model", "own:make", "--device", "v100", "-m", "600kB", "--optimizer", "adamw"]
+    assert command_line([*given, "-o", "a.png"], standalone_mode=False) in (None, 0)
+    said = capsys.readouterr().out
+    assert "does not fit" in said
+    assert "recompute" in said
+    assert "largest batch" in said
+    assert "saved in a.png" in said
+    assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
+    command_line([*given, "--no-largest", "--json"], standalone_mode=False)
+    document = json.loads(capsys.readouterr().out)
+    assert document == fit_spec("own:make", device="v100", memory="600kB", optimizer="adamw", largest=False).to_json()
+    assert not document["fits"]
+    assert document["choices"][0]["name"] == "plain"
+
+
+def test_it_shows_itself() -> None:
+    found = fit(layers(), (torch.randn(64, 32),), memory="150kB", device="v100", largest=False)
+    assert "recompute" in str(found)
+    assert "<table>" in found._repr_html_()
+    assert list(found.to_pandas()["choice"]) == [one.name for one in found.choices]
