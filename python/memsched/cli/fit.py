@@ -73,11 +73,12 @@ def fit(
 
 
 def _summary(found: Fit, model: str) -> Table:
+    unit = getattr(found.memory, "unit", "")
     step, verdict = found.steady, "fits" if found.fits else "does not fit"
     held = ("parameters", "buffers", "inputs", "optimizer", "gradients")
     rows = [
-        ("device", f"{exact_bytes(found.memory)}: {found.times}"),
-        ("plain PyTorch", f"{verdict}: {exact_bytes(found.peak_memory)} at the peak of a steady step"),
+        ("device", f"{exact_bytes(found.memory, unit)}: {found.times}"),
+        ("plain PyTorch", f"{verdict}: {exact_bytes(found.peak_memory, unit)} at the peak of a steady step"),
         ("forward, backward", format_bytes(step.learning)),
         ("optimizer's step", format_bytes(step.updating) if step.updating else "none"),
         ("of these", ", ".join(f"{name} {format_bytes(getattr(step, name))}" for name in held if getattr(step, name))),
