@@ -237,6 +237,38 @@ def test_what_cannot_be_is_refused() -> None:
         fit(model, args, memory="1MB", device="v100", largest=1)  # type: ignore[arg-type]  # it is wrong on purpose
 
 
+def test_state_that_is_there_from_the_start_counts() -> None:
+    """Adagrad has some for frozen parameters, too."""
+    model, args = layers(), (torch.randn(64, 32),)
+    model[0].requires_grad_(False)
+    stepping = torch.optim.Adagrad(model.parameters())
+    assert steady(model, args, {}, stepping, first).peak_memory == counted(model, args, stepping)
+
+
+def test_what_has_no_fixed_bytes_is_refused() -> None:
+    sparse = nn.Sequential(nn.Embedding(50, 8, sparse=True), nn.Linear(8, 2))
+    with pytest.raises(memsched.torch.CaptureError, match=r"gradient of 0\.weight is sparse"):
+        fit(sparse, (torch.arange(6),), memory="1MB", device="v100")
+
+    class Part(nn.Module):  # a recurrent layer is left out by torch.compile, and no fake tensor tells its bytes
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.then = nn.Linear(8, 8), nn.LSTM(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.then(self.first(x))[0]
+
+    with pytest.raises(memsched.torch.CaptureError, match=r"LSTM|cannot be planned"):
+        fit(Part(), (torch.randn(4, 2, 8),), memory="1MB", device="v100")
+
+
+def test_a_batch_at_which_the_model_cannot_run_is_no_choice() -> None:
+    model = nn.Sequential(nn.Linear(16, 64), nn.BatchNorm1d(64), nn.Tanh(), nn.Linear(64, 4))
+    found = fit(model, (torch.randn(8, 16),), memory="1kB", device="v100")
+    assert [one.largest_batch for one in found.choices[:3]] == [0, 0, 0]
+    assert found.choices[-1].name == "4 micro-batches"  # of two samples; of one there is no normalisation
+
+
 def test_what_does_not_run_without_data_is_told() -> None:
     class Values(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

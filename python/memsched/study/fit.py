@@ -52,7 +52,7 @@ class Choice:
         Simulated seconds of forward and backward, transfers included; None if it does not fit. An optimiser's own
         operations are not counted.
     largest_batch : int or None
-        The most samples in dimension 0 of the inputs that fit; 0 if not even one does, None if it was not asked.
+        The most samples in dimension 0 of the inputs that fit; 0 if not even one does, None if it was not asked or not found.
     note : str
         What was assumed.
     """

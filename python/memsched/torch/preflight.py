@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from memsched.torch.compiled.as_graph import LEAVE
 from memsched.torch.compiled.look import Loss, check_call, device_of, look, options_of
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import Timed, device_for, timed
+from memsched.torch.errors import CaptureError
 from memsched.torch.machines import machine
 from memsched.torch.nests import tensors_of, with_tensors
 from memsched.torch.optimizer_state import optimizer_named
@@ -171,7 +173,7 @@ class _Asked:
 
     def _largest_of(self, name: str) -> int | None:
         if name == "plain":
-            return _largest(lambda size: self._plain_need(size) <= self._memory, self._batch)
+            return _largest(self._plain_fits, self._batch)
         return self._largest_planned(link=name != "recompute") if name in _PLANNED else None
 
     def _plain(self) -> Choice:
@@ -199,11 +201,17 @@ class _Asked:
     def _accumulated(self) -> list[Choice]:
         """The fewest micro-batches that fit."""
         parts = [k for k in range(2, self._batch + 1) if self._batch % k == 0]
+        found: list[Choice] = []
         for k in parts:
-            need = self.steady(self._batch // k, k).peak_memory + self._reserve
-            if need <= self._memory or k == parts[-1]:
-                return [self._choice(f"{k} micro-batches", need, k * self._seconds(self._batch // k))]
-        return []
+            try:
+                need = self.steady(self._batch // k, k).peak_memory + self._reserve
+                if need > self._memory:  # its time does not count
+                    found = [self._choice(f"{k} micro-batches", need, math.nan)]
+                else:
+                    return [self._choice(f"{k} micro-batches", need, k * self._seconds(self._batch // k))]
+            except _OtherBatchError:  # such as a normalisation of one sample
+                break
+        return found
 
     def _choice(self, name: str, need: int, seconds: float, note: str = "") -> Choice:
         fits = need <= self._memory
@@ -213,6 +221,12 @@ class _Asked:
 
     def _plain_need(self, batch: int) -> int:
         return self.steady(batch).peak_memory + self._reserve
+
+    def _plain_fits(self, batch: int) -> bool:
+        try:
+            return self._plain_need(batch) <= self._memory
+        except _OtherBatchError:
+            return False
 
     def _updating(self, batch: int) -> int:
         found = self.steady(self._batch)
@@ -228,44 +242,50 @@ class _Asked:
         graph = _scaled((one, self._at(one).graph), (other, self._at(other).graph), batch)
         return self._there_is_a_plan(batch, graph, device)
 
-    def _largest_planned(self, *, link: bool) -> int:
-        """The largest batch for which there is a plan.
+    def _largest_planned(self, *, link: bool) -> int | None:
+        """The largest batch for which there is a plan; None if it is not found in a few captures.
 
-        The bytes of most tensors are linear in the batch. So the graph of any batch follows from those of two; that of
-        the batch that is found is captured, and decides.
+        The bytes of most tensors are linear in the batch. So the graph of any batch follows from those of two; those of
+        the batch that is found, and of the next, are captured, and decide.
         """
-        device, one = self._device(link=link), self._batch
-        other, best = 2 * one, 0
+        device, one, other = self._device(link=link), self._batch, 2 * self._batch
         for _ in range(_CAPTURES):
             found = _largest(functools.partial(self._fits_between, one, other, device), one)
-            if found == 0:
-                return best
-            if self._there_is_a_plan(found, self._at(found).graph, device):
-                best = max(best, found)
-                if self._there_is_a_plan(found + 1, self._at(found + 1).graph, device):
-                    one, other = found + 1, found
-                    continue
+            if found and not self._is_planned(found, device):
+                one, other = found, one if found != one else other
+            elif self._is_planned(found + 1, device):
+                one, other = found + 1, one if found + 1 != one else other
+            else:
                 return found
-            one, other = (found, one) if found != one else (found, other)
-        return best
+        return None
+
+    def _is_planned(self, batch: int, device: Device) -> bool:
+        try:
+            return self._there_is_a_plan(batch, self._at(batch).graph, device)
+        except _OtherBatchError:
+            return False
 
     def _steady(self, batch: int, micro_batches: int = 1) -> Steady:
         args, kwargs = self._inputs(batch)
-        return steady(
-            self._model,
-            args,
-            kwargs,
-            self._optimizer,
-            self._loss,
-            micro_batches=micro_batches,
-            capability=self._capability,
-        )
+        with _told_of(batch, self._batch):
+            return steady(
+                self._model,
+                args,
+                kwargs,
+                self._optimizer,
+                self._loss,
+                micro_batches=micro_batches,
+                capability=self._capability,
+            )
 
     def _timed(self, batch: int) -> Timed:
         args, kwargs = self._inputs(batch)
         calls = {} if self._capability is None else kernels_of(self._capability)
         prepare = functools.partial(substitute, calls=calls)
-        seen = look(self._model, args, kwargs, self._options, loss=self._loss, prepare=prepare)
+        with _told_of(batch, self._batch):
+            seen = look(self._model, args, kwargs, self._options, loss=self._loss, prepare=prepare)
+        if seen.unplanned:
+            raise CaptureError(f"a part of the step cannot be planned: {seen.unplanned[0]}")
         return timed(seen.visits, seen.returns, seen.resident, self._options)
 
     def _seconds(self, batch: int) -> float:
@@ -288,6 +308,21 @@ class _Asked:
             return made.requires_grad_(one.requires_grad)
 
         return with_tensors(self._given, resized)
+
+
+class _OtherBatchError(CaptureError):
+    """The model does not run with so many samples."""
+
+
+@contextlib.contextmanager
+def _told_of(batch: int, given: int) -> Iterator[None]:
+    """What fails at another batch than the one that was given is told with it."""
+    try:
+        yield
+    except Exception as error:  # of any kind: the model's own
+        if batch == given:
+            raise
+        raise _OtherBatchError(f"at batch {batch} the model cannot run: {error}") from error
 
 
 def _memory(memory: str | int | None, device: str, model: torch.nn.Module) -> int:

@@ -57,7 +57,8 @@ def steady(
         copied = [without_data(mode, model, args, kwargs, optimizer)]
         with mode, torch.enable_grad(), torch.autograd.set_detect_anomaly(False), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return _Counted(*copied.pop(), loss=loss, capability=capability).steps(micro_batches)
+            with _told(model):
+                return _Counted(*copied.pop(), loss=loss, capability=capability).steps(micro_batches)
 
 
 class _Counted:
@@ -89,7 +90,7 @@ class _Counted:
         for _ in range(2):
             learning = 0
             for _ in range(min(micro_batches, 2)):
-                with _metered(self._held) as meter, Substituted(self._calls), _told(self._model):
+                with _metered(self._held) as meter, Substituted(self._calls):
                     self._learn()
                 learning = max(learning, meter.peak)
             gradients, updating = distinct_bytes(self._gradients()), self._updated()
@@ -131,8 +132,12 @@ class _Counted:
                 ) from error
         return meter.peak
 
-    def _gradients(self) -> Iterator[torch.Tensor]:
-        return (one.grad for one in self._model.parameters() if one.grad is not None)
+    def _gradients(self) -> list[torch.Tensor]:
+        found = {name: one.grad for name, one in self._model.named_parameters() if one.grad is not None}
+        for name, gradient in found.items():
+            if gradient.layout is not torch.strided:
+                raise CaptureError(f"the gradient of {name} is sparse: how many bytes it has depends on the inputs")
+        return list(found.values())
 
     def _state(self) -> list[torch.Tensor]:
         return [] if self._optimizer is None else tensors_of(dict(self._optimizer.state))

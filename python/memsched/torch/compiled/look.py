@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import copy
 import itertools
@@ -174,7 +173,7 @@ def _tensors(model: torch.nn.Module, *others: Any) -> Iterator[torch.Tensor]:
 def without_data(
     mode: FakeTensorMode, model: torch.nn.Module, args: Any, kwargs: Any, optimizer: Any = None
 ) -> tuple[Any, Any, Any, Any]:
-    """Copies of a model, its inputs and its optimiser, whose tensors have shapes and no data. No state is known yet.
+    """Copies of a model, its inputs and its optimiser, whose tensors have shapes and no data.
 
     Raises
     ------
@@ -182,10 +181,15 @@ def without_data(
         They cannot be copied.
     """
     made: dict[int, Any] = {}
-    trains = isinstance(optimizer, torch.optim.Optimizer)
-    if trains:
-        made[id(optimizer.state)] = collections.defaultdict(dict)  # it would read numbers of its state
-    for one in _tensors(model, args, kwargs, optimizer.param_groups if trains else ()):
+    groups, state = (
+        (optimizer.param_groups, optimizer.state) if isinstance(optimizer, torch.optim.Optimizer) else ([], {})
+    )
+    for one in tensors_of(dict(state)):
+        if one.dim() == 0 and not hasattr(one, "fake_mode"):  # how often it stepped, which it reads
+            steps = one.item()
+            with mode:
+                made[id(one)] = torch.tensor(steps, dtype=one.dtype, device=one.device)
+    for one in _tensors(model, args, kwargs, groups, state):
         if id(one) not in made:
             made[id(one)] = one if hasattr(one, "fake_mode") else mode.from_tensor(one)
             if one.is_leaf and one.grad is not None:
