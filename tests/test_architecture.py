@@ -165,6 +165,15 @@ ROOMS: dict[str, set[str]] = {
 }
 
 
+def test_one_module_reads_the_tables_of_machines_and_links() -> None:
+    files = [path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".csv")]
+    assert [path.parent.name for path in files if path.name in ("machines.csv", "links.csv")] == ["problems"] * 2
+    model = re.compile(
+        r"""^(FLOPS_SHARE|BANDWIDTH_SHARE|LAUNCH_SECONDS) = |machines\.csv|_rows\("machines""", re.MULTILINE
+    )
+    assert [path.name for path in files if model.search(path.read_text(encoding="utf-8"))] == ["machines.py"]
+
+
 def room_of(name: str) -> str:
     return name.split(".")[1]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -269,6 +270,13 @@ class TestCompare:
     def test_no_planner_has_a_plan(self) -> None:
         outcome = run("compare", "c.json", "-m", "3", "-b", "1", status=3)
         assert "needs 22 B" in outcome.output
+        for planner, memory in (("tflms", "1.2GB"), ("tflms", "40%")):
+            text = run("compare", "resnet101-224-b32", "-m", memory, "-p", planner, "-p", "greedy").output
+            needed = re.search(rf"{planner} +no plan +needs (\S+(?: \S+)?)\n", text)
+            assert needed is not None
+            assert needed[1].endswith(memory[-1])
+            typed = needed[1].replace(" ", "")
+            assert "no plan" not in run("compare", "resnet101-224-b32", "-m", typed, "-p", planner).output
         assert "error: no planner has a plan" in outcome.output
         document = run_json("compare", "c.json", "-m", "25", "-b", "0", status=3)
         assert document["best"] is None

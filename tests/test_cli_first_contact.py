@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 import memsched as ms
 from memsched.cli import inputs, show
 from memsched.cli.app import command_line
+from memsched.problems.machines import LINKS
 
 SMALL = "resnet18-224-b32"
 CHAIN = ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5], saved=[9, 5])
@@ -62,10 +63,8 @@ class TestLink:
         assert run("simulate s.json -b 12").stderr.startswith("warning: the bandwidth is 12 B/s, which takes ")
 
     def test_the_default_is_measured_and_says_so(self) -> None:
-        with open(Path(ms.__file__).parent / "torch" / "links.csv", encoding="utf-8") as file:
-            link = next(row for row in csv.DictReader(file) if row["name"] == "pcie3")
-        assert float(link["bandwidth"]) == inputs.LINK
-        assert all(words in link["source"] for words in ("measured in the Euro-Par 2020 paper", "PCIe 3.0 x16"))
+        source = LINKS["pcie3"].source
+        assert all(words in source for words in ("measured in the Euro-Par 2020 paper", "PCIe 3.0 x16"))
         for file in ("c.json", "g.json"):
             text = " ".join(run(f"plan {file} -m 24 -p selective").stdout.split())
             assert f"12.2 GB/s, one direction at a time ({inputs.LINK_FROM})" in text
@@ -118,7 +117,7 @@ class TestFilesOfOthers:
         assert said in run("plan model.json -m 40%", status=2).stderr
         for inner in ("r.json", None, {}):
             Path("model.json").write_text(json.dumps({**document, "result": inner}))
-            assert run("validate model.json", status=2).stderr.startswith("error: ")
+            assert run("validate model.json", status=2).stderr.startswith("error: result of 'model.json'")
 
     def test_a_chain_from_csv(self) -> None:
         assert "vdnn on times" in run("plan times.csv -m 100% -p vdnn").stdout
@@ -145,7 +144,7 @@ class TestFilesOfOthers:
             paths.append(path)
             return ms.to_graph(CHAIN)
 
-        monkeypatch.setattr("memsched.readers.onnx_model.graph_from_onnx", read)
+        monkeypatch.setattr("memsched.readers.onnx.model.graph_from_onnx", read)
         assert json.loads(run("order Net.ONNX --json").stdout)["peak_memory"] == ms.peak_memory(CHAIN)
         assert paths == ["Net.ONNX"]
 
@@ -170,6 +169,8 @@ class TestForms:
             ("sweep spec.toml", "-o x.csv"),
             ("simulate r.json", ""),
             ("validate r.json", ""),
+            ("profiles resnet101", ""),
+            ("place r.json --alignment 4KiB", "-o y.csv"),
         ],
     )
     def test_quiet_says_nothing_and_saves(self, command: str, saved: str) -> None:
@@ -211,8 +212,15 @@ class TestForms:
 
     def test_csv_of_a_sweep(self) -> None:
         rows = self.rows("sweep spec.toml --store s.sqlite")
-        assert [(row["planner"], row["points"]) for row in rows] == [("greedy", "2"), ("rotor", "2")]
-        assert float(rows[0]["median_runtime_seconds"]) > 0
+        assert len(rows) == 4
+        kept = {row["key"]: row for row in ms.read_store("s.sqlite")}
+        for row in rows:
+            known = kept[row["key"]]
+            assert (row["planner"], row["memory_bytes"]) == (known["planner"], str(known["memory"]))
+            assert float(row["makespan_seconds"]) == known["makespan"]
+            assert float(row["bandwidth_bytes_per_second"]) == 12.2e9
+            assert float(row["ideal_seconds"]) == known["ideal"]
+            assert json.loads(row["device"]) == known["device"]
 
     def test_one_form_at_a_time(self) -> None:
         for both in ("--json --csv", "--csv --json"):
@@ -285,9 +293,19 @@ class TestLive:
 
 
 @pytest.mark.parametrize("name", ["plan.png", "plan.SVG", "plan.html"])
-def test_a_plan_is_not_written_over_a_picture(name: str) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"plan {SMALL} -m 40%",
+        f"compare {SMALL} -m 40% -p greedy",
+        "order g.json",
+        "trace r.json",
+        "profile --model torchvision:alexnet --device v100",
+    ],
+)
+def test_a_document_is_not_written_over_a_picture(command: str, name: str) -> None:
     Path(name).write_text("a picture")
-    assert "would be JSON" in run(f"plan {SMALL} -m 40% -o {name}", status=2).stderr
+    assert "would be JSON" in run(f"{command} -o {name}", status=2).stderr
     assert Path(name).read_text() == "a picture"
 
 
@@ -296,10 +314,9 @@ def test_a_share_of_a_byte_was_meant_as_percent() -> None:
 
 
 def test_rows_of_a_sweep_need_no_file() -> None:
-    spec = f'problems = ["{SMALL}"]\nplanners = ["greedy"]\nmemory = ["40%"]\n'
-    Path("spec.toml").write_text(spec)
-    assert run("sweep spec.toml --csv").stdout.count("\n") == 2
-    assert json.loads(run("sweep spec.toml --json").stdout)["rows"]
+    rows = list(csv.DictReader(io.StringIO(run("sweep spec.toml --csv").stdout)))
+    assert len({(row["planner"], row["memory_bytes"]) for row in rows}) == len(rows) == 4
+    assert len(json.loads(run("sweep spec.toml --json").stdout)["rows"]) == 4
 
 
 @pytest.mark.parametrize(

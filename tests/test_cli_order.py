@@ -185,7 +185,7 @@ class TestPlace:
         assert "1e9" in fails("place", "b.csv", "--capacity", "lots")
         assert "negative" in fails("place", "b.csv", "--time-limit", "-1")
         assert "--alignment" in fails("place", "b.csv", "--alignment", "4")
-        assert "0 is not in the range" in fails("place", "r.json", "--alignment", "0")
+        assert "alignment is 0; it must be a whole number from 1" in fails("place", "r.json", "--alignment", "0")
         assert "'greedy'" in fails("place", "b.csv", "--method", "magic")
         assert ".csv, .json" in fails("place", "b.csv", "-o", "p.txt")
         assert ".png, .svg, .pdf" in fails("place", "b.csv", "-o", "p.csv", "--plot", "p.gif")

@@ -7,14 +7,17 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 import memsched as ms
+from memsched.cli import inputs, show
 from memsched.cli.app import command_line
 
 SMALL = "resnet18-224-b32"
@@ -92,6 +95,27 @@ class TestTables:
         monkeypatch.setenv("COLUMNS", "100")
         assert "not shown" not in run(line).stdout
 
+    @pytest.mark.parametrize("option", [inputs.json_option, inputs.csv_option])
+    def test_only_forms_that_a_command_has_are_told(
+        self, option: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        @click.command()
+        @option
+        def wide(**_: bool) -> None:
+            table = show.new_table("name", *(f"column{k}" for k in range(9)))
+            table.add_row(*"0123456789")
+            show.print_rich(table)
+
+        monkeypatch.setenv("COLUMNS", "40")
+        said = " ".join(CliRunner().invoke(wide).stdout.split())
+        form = "--json" if option is inputs.json_option else "--csv"
+        assert said.endswith(f"; a wider terminal or {form} has all columns")
+
+    def test_names_of_planners_after_a_comma_and_a_space(self) -> None:
+        outcome = CliRunner().invoke(command_line, ["compare", SMALL, "-m", "40%", "-p", "greedy, vdnn", "--json"])
+        assert outcome.exit_code == 0, outcome.output
+        assert {"greedy", "vdnn"} <= set(re.findall(r"\w+", outcome.stdout))
+
     def test_a_frontier_without_a_link_says_so(self) -> None:
         assert "no link: nothing can be offloaded" in run(f"frontier {SMALL} -b 0 -p greedy --points 2").stdout
         assert "no link" not in run(f"frontier {SMALL} -p greedy --points 2").stdout
@@ -124,7 +148,8 @@ class TestCompletion:
 
     def test_problems_with_a_colon_as_bash_takes_them_apart(self) -> None:
         shipped = [f"plain,{name}" for name in ms.profiles.graph_names()]
-        assert self.completed("plan", "graph", ":") == self.completed("plan", "graph:")[:0] + shipped
+        assert self.completed("plan", "graph", ":") == shipped
+        assert self.completed("plan", "graph:") == [f"plain,graph:{name}" for name in ms.profiles.graph_names()]
         assert self.completed("plan", "graph", ":", "resnet18-224-b3") == [f"plain,{SMALL}"]
         assert self.completed("plan", "gra")[-1] == f"plain,graph:{ms.profiles.graph_names()[-1]}"
         assert self.completed("plan", "analytic", ":", "vgg1") == [

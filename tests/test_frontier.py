@@ -147,6 +147,12 @@ def test_progress_tells_every_point() -> None:
         ({"slots": 0}, "slots"),
         ({"threads": 1.5}, "threads"),
         ({"beta": -1}, "beta"),
+        ({"slots": 0, "time_limit": 0.01}, "slots is 0"),
+        ({"threads": -9, "time_limit": 0.01}, "threads is -9"),
+        ({"threads": -9, "planner": "greedy"}, "threads is -9"),
+        ({"slots": 7, "time_limit": 0.01}, "slots is 7, of a table .*; leave slots or time_limit out"),
+        ({"slots": 7, "planner": "greedy"}, "slots is 7, .* greedy has no table; leave slots out"),
+        ({"memory": [0.4]}, r'memory\[0\] is 0.4, less than a byte; did you mean "40%"\?'),
     ],
 )
 def test_bad_input(options: dict[str, object], words: str) -> None:

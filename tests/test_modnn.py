@@ -86,6 +86,25 @@ def test_rounds_work_through_the_batch(family: ms.GraphFamily, share: float, dat
 
 
 @given(family=families(max_batch=9), share=st.floats(0, 1.2), data=st.data())
+def test_the_data_frame_has_all_rounds(family: ms.GraphFamily, share: float, data: st.DataObject) -> None:
+    pytest.importorskip("pandas")
+    memory = max(1, ms.min_memory(family, "modnn"), int(share * ms.peak_memory(family)))
+    result = ms.modnn(family, device=data.draw(devices(memory)))
+    steps, end, number = result.to_pandas(), 0.0, 0
+    for batch, times in result.schedule.rounds:
+        alone = ms.simulate(family.at(batch), result.schedule.with_rounds([(batch, 1)]), result.device)
+        for _ in range(times):
+            number += 1
+            own = steps[steps["round"] == number]
+            assert len(own) == len(result.schedule)
+            assert (own["start"] - end).tolist() == pytest.approx(alone.start.tolist(), rel=1e-9, abs=1e-9)
+            assert (own["end"] - end).tolist() == pytest.approx(alone.end.tolist(), rel=1e-9, abs=1e-9)
+            end += alone.makespan
+    assert len(steps) == number * len(result.schedule)
+    assert steps["end"].max() == pytest.approx(result.makespan, rel=1e-9)
+
+
+@given(family=families(max_batch=9), share=st.floats(0, 1.2), data=st.data())
 def test_vdnn_takes_the_same_rounds(family: ms.GraphFamily, share: float, data: st.DataObject) -> None:
     """It can fail with more memory, where eq. (3) gives fewer rounds; then it says what will do."""
     least = ms.min_memory(family)
@@ -97,6 +116,14 @@ def test_vdnn_takes_the_same_rounds(family: ms.GraphFamily, share: float, data: 
         result = ms.vdnn_plus(family, error.min_memory, device=device)
     assert ms.validate(result).makespan == pytest.approx(result.makespan, rel=1e-9)
     assert list(result.schedule.rounds) == rounds_of(family, result.device.memory)
+
+
+def test_vdnn_plus_tells_what_it_needs_once() -> None:
+    with pytest.raises(ms.InfeasibleError) as refused:
+        ms.vdnn_plus(ms.profiles.analytic("vgg16", 2, "k40m"), 10**6, 10e9)
+    assert str(refused.value).count("it needs at least") == 1
+    assert "other rounds" not in str(refused.value)
+    assert f"({refused.value.min_memory:,} bytes)" in str(refused.value)
 
 
 @given(family=families(max_batch=9), share=st.floats(0, 1.2))

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 import memsched as ms
+from memsched.show.notebook import _table
 from memsched.study.sweep.table import COLUMNS
 from test_hostile_names import HOSTILE, check, hostile_problem
 
@@ -242,6 +243,20 @@ def test_a_comparison_is_printed_as_a_table() -> None:
     assert max(map(len, rows)) == len(head)
 
 
+def test_sums_in_another_order_are_as_fast() -> None:
+    """A planner is not slower by the last bit of its makespan."""
+    slower = ms.Chain([1, 2], [2, 3 * (1 + 1e-12)], [4, 6, 5], [0, 6, 5], saved=[9, 5])
+    first, second = (ms.greedy(one, "100%", 2.0) for one in (ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5]), slower))
+    assert first.makespan < second.makespan
+    rows = str(ms.Comparison(first=first, second=second)).splitlines()[2:4]
+    assert [row.split()[1] for row in rows] == ["*", "*"]
+    swept = ms.sweep("resnet18-224-b32", ["greedy", "rotor"], memory=["100%"]).rows
+    for factor, fastest in ((1 + 1e-12, ["1", "1"]), (1 + 1e-6, ["1", "0"])):
+        makespans = (swept[0]["makespan"], swept[0]["makespan"] * factor)
+        rows = [{**row, "makespan": makespan} for row, makespan in zip(swept, makespans, strict=True)]
+        assert [row[-1] for row in _table(ms.Sweep(rows)).rows] == fastest
+
+
 def test_a_comparison_without_plans_says_why() -> None:
     none = ms.compare(CHAIN, 1, 2.0, planners=["greedy", "pofo"])
     assert none.best is None
@@ -303,7 +318,8 @@ def test_the_repr_of_every_class_is_short() -> None:
 def test_frames_of_pandas() -> None:
     pandas = pytest.importorskip("pandas")
     steps = real()["result"].to_pandas()
-    assert list(steps.columns) == ["kind", "name", "stage", "start", "end"]
+    assert list(steps.columns) == ["kind", "name", "stage", "start", "end", "round"]
+    assert set(steps["round"]) == {1}
     assert len(steps) == len(real()["result"].schedule)
     assert set(steps["kind"]) == {"forward", "backward", "recompute", "offload", "prefetch", "free"}
     stages = dict(zip(steps["name"], steps["stage"], strict=True))
@@ -362,8 +378,7 @@ def test_views_are_loaded_when_first_used() -> None:
     assert done.stdout.split() == ["False", "True", "False"]
 
 
-def test_the_picture_is_the_one_of_plot() -> None:
-    """It is no larger than a screen needs, and its page is white."""
+def test_a_picture_is_as_wide_as_a_screen_and_its_page_is_white() -> None:
     image = pytest.importorskip("PIL.Image")
     import base64
 

@@ -230,6 +230,19 @@ def test_huge_sizes_do_not_overflow() -> None:
         place([Buffer(0, 1, huge)] * 512)
 
 
+def test_huge_offsets_are_read_again(tmp_path: Path) -> None:
+    placement = place([Buffer(0, 1, 2**53)] * 3)
+    assert max(placement.offsets) == 2**54
+    placement.to_csv(tmp_path / "huge.csv")
+    again = read_buffers(tmp_path / "huge.csv")
+    assert tuple(buffer.offset for buffer in again) == placement.offsets
+    assert place(again).height == placement.height
+    with pytest.raises(ms.InvalidInputError, match=r"offset is .* from 0 to 2\^62"):
+        Buffer(0, 1, 1, offset=2**62 + 1)
+    with pytest.raises(ms.InvalidInputError, match="2\\^62"):
+        place([Buffer(0, 1, 1, offset=2**62)])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 import memsched as ms
 from memsched import Buffer
+from memsched.show.hover import overlay
 from memsched.show.plots import addresses as module
 from memsched.show.plots.addresses import plot_addresses
 
@@ -215,6 +217,26 @@ def test_a_shortened_name_stands_for_one_buffer() -> None:
     assert shown == ["wide"]
     shown = [text.get_text() for text in plot_addresses(ms.place([alike[0], wide])).axes[0].texts]
     assert shown == ["wide", "features.aaa…bbbb.weight"]
+
+
+@pytest.mark.parametrize("first", [2**53, 2**52, -(2**60), 10**30])
+def test_moments_that_hardly_differ_as_floats_are_drawn_from_the_first(first: int) -> None:
+    placement = ms.place([Buffer(first, first + 1, 3, name="a"), Buffer(first + 1, first + 3, 4, name="b")])
+    figure = plot_addresses(placement)
+    axes = figure.axes[0]
+    assert axes.get_xlim() == (0, 3)
+    assert sorted((left, right) for left, _, right, _ in boxes(axes)) == [(0, 1), (1, 3)]
+    assert f"time since {first}, in the unit of the buffers" in words(figure)
+    drawn, _ = overlay(figure, placement, 10_000)
+    lefts, widths = ([float(one) for one in re.findall(rf' {key}="(.*?)"', drawn)] for key in ("x", "width"))
+    (near, wide), (far, wider) = sorted(zip(lefts, widths, strict=True))
+    assert far == pytest.approx(near + wide, rel=1e-3)
+    assert wider == pytest.approx(2 * wide, rel=1e-3)
+
+
+def test_a_late_buffer_that_is_never_alive_is_drawn() -> None:
+    figure = plot_addresses(ms.place([Buffer(2**53, 2**53, 1)]))
+    assert np.diff(figure.axes[0].get_xlim()) > 0
 
 
 def test_nothing_and_much_are_drawn(tmp_path: Path) -> None:

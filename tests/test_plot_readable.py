@@ -181,6 +181,29 @@ def test_feature_maps_are_named_or_the_picture_says_which(count: int, step: int)
     assert found[0].y0 > axes.xaxis.label.get_window_extent().y1
 
 
+@pytest.mark.parametrize("others", ["pieces", "another network"])
+def test_each_row_of_other_feature_maps_has_its_own_names(others: str) -> None:
+    chain = ms.profiles.load("resnet18-224-b32")
+    results = [ms.greedy(chain, "60%", "12GB/s"), ms.greedy(chain, "60%", "12GB/s", chunk="16MiB")]
+    if others == "another network":
+        graphs = [ms.profiles.analytic(name, 32).graph for name in ("resnet50", "vgg16")]
+        results = [ms.swap_all(graph, "100%", 12e9) for graph in graphs]
+    figure = ms.plot_classes(results)
+    figure.draw_without_rendering()
+    boxes = []
+    for axes, result in zip(figure.axes, results, strict=True):
+        title = axes.get_title(loc="left")
+        assert title.startswith(f"{result.planner} on {result.problem.name}: ") == (others == "another network")
+        maps = list(ms.feature_map_classes(result))
+        at = [round(place) for place in axes.get_xticks()]
+        labels = [label for label in axes.get_xticklabels() if label.get_visible()]
+        assert [label.get_text() for label in labels] == [classes_module.shortened(maps[k], 32) for k in at]
+        assert axes.get_xlim() == (-0.5, len(maps) - 0.5)
+        boxes.append(min(label.get_window_extent().y0 for label in labels))
+    assert boxes[0] > figure.axes[1].title.get_window_extent().y1
+    assert boxes[0] > figure.axes[0].xaxis.label.get_window_extent().y1 > figure.axes[1].title.get_window_extent().y1
+
+
 @pytest.mark.parametrize(
     ("number", "said"),
     [(1, "1st"), (2, "2nd"), (3, "3rd"), (4, "4th"), (11, "11th"), (12, "12th"), (21, "21st"), (113, "113th")],

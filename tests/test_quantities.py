@@ -75,6 +75,19 @@ def test_verbs_take_texts() -> None:
     assert ms.place(buffers, capacity="8KiB", time_limit="1 s").height <= 8192
 
 
+def test_alignments_take_texts_everywhere() -> None:
+    plan = ms.greedy(CHAIN, HALF, 64e6)
+    assert ms.place(plan, alignment="4KiB") == ms.place(plan, alignment=4096)
+    assert ms.with_addresses(plan, alignment="4KiB").placement == ms.with_addresses(plan, alignment=4096).placement
+    graph = ms.to_graph(CHAIN)
+    placed = ms.olla(graph, "200%", alignment="4KiB", time_limit=1)
+    assert placed.params["alignment"] == 4096
+    assert placed.placement == ms.olla(graph, "200%", alignment=4096, time_limit=1).placement
+    for call in (ms.place, ms.with_addresses):
+        with pytest.raises(ms.InvalidInputError, match="alignment is 0; it must be"):
+            call(plan, alignment="0 B")  # type: ignore[operator]
+
+
 def test_devices_take_texts() -> None:
     given = ms.Device("16GiB", "12GB/s", latency="10us", host_memory="64GiB")
     assert given == ms.Device(2**34, 12e9, latency=1e-5, host_memory=2**36)

@@ -11,18 +11,17 @@ from typing import Any
 
 import pytest
 
-from memsched.readers.csv_files import chain_from_csv, write_chain_csv
+from memsched.readers.csv_files import chain_from_csv
 from memsched.readers.digraph import graph_from_networkx
-from memsched.readers.onnx_model import graph_from_onnx
+from memsched.readers.onnx.model import graph_from_onnx
 from memsched.readers.snapshot import read_snapshot
-from memsched.readers.tables import COLUMNS, chain_from_frame, chain_to_columns
-from test_readers_tables import CSV, EXPECTED, TABLE
+from memsched.readers.tables import COLUMNS, chain_from_frame
+from test_readers_tables import CSV, TABLE
 from test_wrong_arguments import try_wrong_values
 
 NEEDS = {graph_from_networkx: "networkx", graph_from_onnx: "onnx"}
 READERS: list[Callable[..., Any]] = [
-    *(chain_from_csv, chain_from_frame, chain_to_columns, graph_from_networkx, graph_from_onnx, read_snapshot),
-    write_chain_csv,
+    *(chain_from_csv, chain_from_frame, graph_from_networkx, graph_from_onnx, read_snapshot),
 ]
 
 
@@ -42,7 +41,7 @@ def right(call: Callable[..., Any], folder: Path) -> dict[str, Any]:
         from test_readers_onnx import mlp
 
         return {"source": mlp(), "dims": {"N": 2}}
-    known = {"path": path, "chain": EXPECTED, "frame": TABLE}
+    known = {"path": path, "frame": TABLE}
     return {name: known[name] for name in inspect.signature(call).parameters if name in known}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import doctest
 import random
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -80,11 +79,19 @@ def test_the_order_is_topological_and_closest_to_the_given_one(count: int, rng: 
     assert [one["name"] for one in graph_from_networkx(listed).ops] == [str(node) for node in range(count)]
 
 
-@given(graphs(choices=False))
+def with_one_write_each(graph: ms.Graph) -> ms.Graph:
+    """The graph with an op more for each tensor beyond the first one that an op writes."""
+    ops = []
+    for one in graph.ops:
+        kept = {key: value for key, value in one.items() if key not in ("tape", "skip_workspace")}
+        ops.append({**kept, "writes": one["writes"][:1]})
+        ops += [{**kept, "name": f"{one['name']}/{name}", "writes": [name]} for name in one["writes"][1:]]
+    return ms.Graph(graph.tensors, ops, name=graph.name, batch=graph.batch, resident=graph.resident)
+
+
+@given(graphs(choices=False).map(with_one_write_each))
 def test_graphs_whose_ops_write_one_tensor_come_back(graph: ms.Graph) -> None:
-    """Drawn training steps, where no op writes several tensors, through networkx."""
-    if any(len(one["writes"]) > 1 for one in graph.ops):
-        return
+    """Drawn training steps through networkx."""
     sizes, made = {one["name"]: one for one in graph.tensors}, nx.DiGraph()
     writer = {one["writes"][0]: one["name"] for one in graph.ops if one["writes"]}
     for one in graph.tensors:
@@ -157,7 +164,7 @@ BAD: list[tuple[Callable[[Any], Any], str]] = [
     (with_edge("conv", "x"), "node 'x' is no op, by its role, but has edges into it"),
     (with_edge("dconv", "conv"), "has a cycle: 'conv' -> 'loss' -> 'dconv' -> 'conv'"),
     (with_edge("conv", "conv"), "has a cycle: 'conv' -> 'conv'"),
-    (with_edge("conv", "dconv", size=3), "the edge from 'conv' to 'dconv' has the attributes 'size'"),
+    (with_edge("conv", "dconv", size=3, id=1), "the edge from 'conv' to 'dconv' has the attributes 'size'"),
     (with_("conv", time="3 m"), "time of node 'conv' is '3 m'"),
     (with_("conv", time=-1), "time of node 'conv' is -1"),
     (with_("conv", time=None), "time of node 'conv' is None"),
@@ -184,10 +191,25 @@ def test_bad_names(nodes: list[Any]) -> None:
         graph_from_networkx(made)
 
 
-def test_a_file_of_graphml(tmp_path: Any) -> None:
-    made = small()
-    nx.write_graphml(made, tmp_path / "g.graphml")
-    assert graph_from_networkx(nx.read_graphml(tmp_path / "g.graphml")) == graph_from_networkx(made)
+FORMS: dict[str, Callable[[Any, Any], None]] = {
+    "graphml": lambda made, path: nx.write_graphml(made, path),
+    "graphml with ids": lambda made, path: nx.write_graphml(made, path, edge_id_from_attribute="id"),
+    "gexf": lambda made, path: nx.write_gexf(made, path),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_files(form: str, tmp_path: Any) -> None:
+    """Those of GEXF, and some of GraphML, have ids of edges, and labels of nodes and edges."""
+    made, path = small(), tmp_path / "g"
+    expected = graph_from_networkx(made)
+    if "ids" in form:
+        nx.set_edge_attributes(made, {edge: f"e{k}" for k, edge in enumerate(made.edges)}, "id")
+        nx.set_edge_attributes(made, "reads", "label")
+    FORMS[form](made, path)
+    found = (nx.read_gexf if form == "gexf" else nx.read_graphml)(path)
+    assert any("id" in attributes for *_, attributes in found.edges(data=True)) == (form != "graphml")
+    assert graph_from_networkx(found) == expected
 
 
 @pytest.mark.slow
@@ -195,9 +217,7 @@ def test_a_hundred_thousand_ops_and_a_long_cycle() -> None:
     count = 100_000
     made = nx.path_graph(count, create_using=nx.DiGraph)
     nx.set_node_attributes(made, {node: {"time": 1.0, "size": 4} for node in made})
-    begin = time.perf_counter()
     assert len(graph_from_networkx(made).ops) == count
     made.add_edge(count - 1, 0)
     with pytest.raises(ms.InvalidInputError, match=rf"'0' -> '1' -> .* -> '4' -> \.\.\. -> '0' \({count} nodes\)"):
         graph_from_networkx(made)
-    assert time.perf_counter() - begin < 30

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memsched as ms
-from memsched.readers.csv_files import chain_from_csv, write_chain_csv
-from memsched.readers.tables import COLUMNS, chain_from_frame, chain_to_columns
+from memsched.readers.csv_files import chain_from_csv
+from memsched.readers.tables import COLUMNS, chain_from_frame
 from memsched.testing import chains
+from tables import chain_to_columns, write_chain_csv
 
 TABLE: dict[str, list[Any]] = {
     "forward_time": [None, 1.0, 2.0],
@@ -50,12 +50,12 @@ def test_a_csv_file_holds_a_chain_exactly(
 ) -> None:
     names = data.draw(
         st.lists(
-            st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0"), min_size=1),
+            st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0"))
+            | st.text(" '\t=a", max_size=3),
             min_size=chain.n,
             max_size=chain.n,
         )
     )
-    names = [name if name.strip() else f"stage {k}" for k, name in enumerate(names, 1)]
     chain = ms.Chain(**{key: getattr(chain, key) for key in COLUMNS[1:]}, names=names)
     path = tmp_path_factory.mktemp("csv") / "chain.csv"
     write_chain_csv(path, chain)
@@ -263,10 +263,8 @@ def test_a_hundred_thousand_rows(tmp_path: Path) -> None:
     chain = ms.Chain(
         np.arange(n) / 7, np.ones(n), np.arange(n + 1), np.arange(n + 1), names=[f"s{k}" for k in range(n)]
     )
-    begin = time.perf_counter()
     write_chain_csv(tmp_path / "chain.csv", chain)
     assert chain_from_csv(tmp_path / "chain.csv") == chain
-    assert time.perf_counter() - begin < 30
 
 
 @pytest.mark.parametrize("dtype", ["m8[ns]", "m8", "M8[ns]", "m8[D]"])
@@ -289,3 +287,13 @@ def test_names_with_line_ends_are_read_back(tmp_path: Path) -> None:
     chain = ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 4, 4], names=["a\rb", 'c"\n,;'])
     write_chain_csv(tmp_path / "c.csv", chain)
     assert ms.Chain.from_csv(tmp_path / "c.csv").names == chain.names
+
+
+def test_blank_names_stay_and_empty_cells_are_numbered(tmp_path: Path) -> None:
+    names = ["", " ", "'", "''", "'=1", "\t"]
+    chain = ms.Chain([1] * 6, [1] * 6, [1] * 7, [1] * 7, names=names)
+    write_chain_csv(tmp_path / "c.csv", chain)
+    assert list(chain_from_csv(tmp_path / "c.csv").names) == names
+    assert list(chain_from_frame(chain_to_columns(chain)).names) == names
+    (tmp_path / "d.csv").write_text("name,forward_time,backward_time,activation\n,,,4\n,1,1,4\n  ,1,1,4\n")
+    assert chain_from_csv(tmp_path / "d.csv").names == ("stage 1", "stage 2")

@@ -35,7 +35,7 @@ from memsched.show.report.sweep_page import sweep_page
 from memsched.show.report.sweep_rows import standings
 from memsched.show.report.tables import Column, Table
 from memsched.show.report.tensors import FATES, tensor_uses
-from memsched.show.report.text import Number, plain, shown
+from memsched.show.report.text import Number, shown
 from memsched.study.sweep.rows import checked
 from memsched.testing import graphs, schedules
 
@@ -308,7 +308,8 @@ def test_a_fluid_plan_that_was_placed_is_drawn_by_op() -> None:
 
 def test_the_verdict_says_what_is_proven() -> None:
     def said(result: ms.Result) -> str:
-        return plain(verdict(result, summarize(result)))
+        parts = verdict(result, summarize(result))
+        return "".join(part.shown if isinstance(part, Number) else part for part in parts)
 
     assert said(ms.greedy(CHAIN, 100, 2.0)) == "proven optimal: no plan with whole tensors within this budget is faster"
     assert said(ms.greedy(CHAIN, 100, 2.0, chunk=1)).startswith("proven optimal: no plan in the same pieces within")
@@ -772,6 +773,15 @@ def test_a_bad_row_is_named(change: dict[str, Any], words: list[str], tmp_path: 
 
 
 # Files and errors.
+
+
+@pytest.mark.parametrize("name", ["x.pdf", "x", "x.html.gz"])
+def test_a_report_is_a_page_of_html(name: str, tmp_path: Path) -> None:
+    for write, drawn in ((write_report, RESULT), (write_sweep_report, [ROW])):
+        with pytest.raises(ms.InvalidInputError, match=f"{name}'; a report is a page of HTML, which ends in .html or"):
+            write(drawn, tmp_path / name)  # type: ignore[operator]
+    assert not list(tmp_path.iterdir())
+    write_sweep_report([ROW], tmp_path / "x.HTM")
 
 
 def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:

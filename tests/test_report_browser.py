@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import random
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -555,26 +556,21 @@ def test_a_family_in_rounds_with_addresses(opened: Any, tmp_path: Path) -> None:
     assert str(found["low"][at]) in tip
 
 
-def test_resting_on_a_buffer_says_where_it_was_allocated(opened: Any, tmp_path: Path) -> None:
-    plain = ms.greedy(SMALL, 31, 2.0)
-    placed = ms.place(plain)
-    calls = [f"model.py:{line} {WICKED}" for line in range(12)]
-    buffers = [replace(one, stack=calls) if one.name == "a2" else one for one in placed.buffers]
-    path = tmp_path / "stacks.html"
-    write_report(replace(plain, placement=replace(placed, buffers=buffers)), path, compare=False)
-    one = opened(path)
-    found = one.data["results"][0]["figures"]["addresses"]
-
-    def tip(name: str) -> str:
-        at = found["name"].index(name)
-        middle = (found["start"][at] + found["end"][at]) / 2
-        return one.point(".addresses", middle, (found["low"][at] + found["bytes"][at] / 2) / found["unit"][0])
-
-    said = tip("a2")
-    assert said.startswith("a2")
-    assert all((call in said) == (at < 8) for at, call in enumerate(calls))
-    assert "… and 4 more" in said
-    assert "model.py" not in tip("a1")
+@pytest.mark.parametrize("fault", ["an old browser", "damaged data"])
+def test_a_page_that_cannot_draw_says_so(browser: Any, report: Path, tmp_path: Path, fault: str) -> None:
+    text = report.read_text(encoding="utf-8")
+    path = tmp_path / "fault.html"
+    damaged = re.sub(r'(id="memsched-data"[^>]*>\s*.{400})', r"\1AAAAAAAA", text)
+    path.write_text(damaged if fault == "damaged data" else text, encoding="utf-8")
+    context = browser.new_context()
+    page = context.new_page()
+    if fault == "an old browser":
+        page.add_init_script("delete globalThis.DecompressionStream")
+    page.goto(path.as_uri())
+    said = page.locator("main > p[role=alert]")
+    said.wait_for(timeout=10_000)
+    assert "The pictures and tables cannot be shown" in said.inner_text()
+    context.close()
 
 
 def test_a_plan_of_thousands_of_steps_has_few_traces_and_still_answers(opened: Any, tmp_path: Path) -> None:

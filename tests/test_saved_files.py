@@ -78,3 +78,11 @@ def test_a_damaged_old_store_is_refused_or_read(store: Path) -> None:
         except ms.StoreError:
             refused += 1
     assert refused > 0
+
+
+def test_a_byte_order_mark_is_no_part_of_a_document(tmp_path: Path) -> None:
+    chain = ms.Chain([1], [1], [4, 4], [0, 4])
+    chain.save(tmp_path / "c.json")
+    path = tmp_path / "marked.json"
+    path.write_bytes(b"\xef\xbb\xbf" + (tmp_path / "c.json").read_bytes())
+    assert ms.Chain.load(path) == chain

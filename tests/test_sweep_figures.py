@@ -54,6 +54,15 @@ def test_greedy_and_dynprog_plan_many_at_once() -> None:
     assert FIGURED == ["dynprog", "greedy"]
 
 
+@pytest.mark.parametrize("options", [{"time_limit": 0.5}, {"method": "hash"}])
+def test_options_that_need_the_planner_itself(options: dict[str, Any]) -> None:
+    figures = PLANNERS["dynprog"].figures
+    assert figures is not None
+    chain = ms.profiles.load(CHAIN)
+    assert figures(chain, slots=10) is not None
+    assert figures(chain, **options) is None
+
+
 LINKS = st.sampled_from([0.0, 5e-324, 1e-3, 0.5, 1.0, 3.0, 7.3, 1e3, math.inf])
 OPTIONS: dict[str, Any] = {
     "greedy": st.fixed_dictionaries({}, optional={"chunk": st.integers(1, 9)}),

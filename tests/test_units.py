@@ -8,7 +8,7 @@ import re
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import memsched as ms
@@ -16,6 +16,7 @@ from memsched.problems import budget
 from memsched.problems.budget import memory_percent, parse_memory
 from memsched.support import units
 from memsched.support.units import (
+    exact_bytes,
     format_bandwidth,
     format_bytes,
     format_link,
@@ -96,6 +97,29 @@ def test_bad_sizes_are_refused_with_the_value_and_the_forms(text: str) -> None:
     with pytest.raises(ms.InvalidInputError, match=r"8GiB \(1024\^3\)") as error:
         parse_bytes(text)
     assert repr(text) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("1,500MB", 1500 * 10**6), ("607,359,968 bytes", 607_359_968), ("1,234.5 kB", 1_234_500), ("1,024", 1024)],
+)
+def test_commas_between_thousands_are_read(text: str, count: int) -> None:
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["1,5GB", "0,500GB", "1,50MB", "1500,000kB"])
+def test_other_commas_must_be_points(text: str) -> None:
+    with pytest.raises(ms.InvalidInputError, match="whose comma must be a point"):
+        parse_bytes(text)
+
+
+@given(count=st.integers(0, 2**53), unit=st.sampled_from(["kB", "MB", "KiB", "MiB"]), up=st.booleans())
+@example(9_999_990, "kB", False)
+@example(9_999_001, "kB", True)
+@example(9_999_999_999, "MB", False)
+def test_a_size_in_a_unit_is_shown_below_ten_thousand(count: int, unit: str, up: bool) -> None:
+    number, shown = exact_bytes(count, unit, up=up).split()[:2]
+    assert float(number) < 10_000 or shown in ("PB", "PiB")
 
 
 @pytest.mark.parametrize("value", [True, 1.5, -1, math.nan, math.inf, None, 2**63])

@@ -152,6 +152,7 @@ def test_a_store_that_cannot_grow_is_told_and_goes_on_later(
     assert len(swept(store=path, memory=memory)) == len(memory)
 
 
+_SMALL = "plan resnet18-224-b32 --planner greedy"
 COMMANDS = ["profiles", "profiles --json", "--help", "--version", "plan --help", "compare resnet18-224-b32 -m 50%"]
 
 
@@ -175,8 +176,14 @@ def test_an_output_that_is_full_is_told_in_one_line(command: str) -> None:
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full device here")
 def test_what_cannot_be_said_does_not_change_the_exit_status() -> None:
     with open("/dev/full", "w") as full:
-        done = memsched("plan resnet18-224-b32 --planner greedy -m 1", stdout=subprocess.PIPE, stderr=full)
+        done = memsched(f"{_SMALL} -m 1", stdout=subprocess.PIPE, stderr=full)
     assert done.returncode == 3
+    for command, status in (("plan --json", 2), ("--bogus --json", 2), (f"{_SMALL} -m 1 --json", 3)):
+        with open("/dev/full", "w") as full:
+            done = memsched(command, stdout=full, stderr=subprocess.PIPE)
+        assert done.returncode == status, done.stderr
+        assert done.stderr.startswith("error: ")
+        assert done.stderr.count("\n") == 1
     for closed in (1, 2):
         done = memsched(
             "profiles", stderr=subprocess.PIPE if closed == 1 else None, preexec_fn=partial(os.close, closed)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import copy
 import json
 import re
 import runpy
@@ -165,7 +166,7 @@ TYPES = {
 # Names in the sources -> names in the table above.
 ALIASES = {
     "_Document | str | os.PathLike[str]": "Source",
-    "_Number | str | None": "ChunkLike",
+    "_Number | str": "Quantity",
     "_Number": "Number",
     "_Column": "Column",
     "_Document": "Document",
@@ -291,6 +292,8 @@ def parameters(function: ast.FunctionDef, *, method: bool) -> Iterator[str]:
 
 def parameter(argument: ast.arg, default: ast.expr | None) -> str:
     kind = text_of(argument.annotation)
+    if argument.arg == "chunk":
+        kind = kind.replace("Quantity | None", "ChunkLike")
     written = f"{argument.arg}: {kind}" if kind else argument.arg
     if default is None:
         return written
@@ -321,7 +324,18 @@ def escaped(text: str) -> str:
 def paragraphs(lines: list[str]) -> str:
     """One line a paragraph, so that no line begins with a sign that Markdown takes for a list."""
     blocks = re.split(r"\n\s*\n", "\n".join(lines).strip())
-    return "\n\n".join(escaped(" ".join(line.strip() for line in block.splitlines())) for block in blocks if block)
+    return "\n\n".join("\n".join(joined(block)) for block in blocks if block)
+
+
+def joined(block: str) -> list[str]:
+    """The line of a paragraph, or those of a list, whose items begin with a star."""
+    found: list[str] = []
+    for line in block.splitlines():
+        if line.startswith("* ") or not found:
+            found.append(line.strip())
+        else:
+            found[-1] += f" {line.strip()}"
+    return [f"- {escaped(line[2:])}" if line.startswith("* ") else escaped(line) for line in found]
 
 
 def sections(docstring: str) -> dict[str, list[str]]:
@@ -451,6 +465,26 @@ def members(node: ast.ClassDef, documented: set[str]) -> Iterator[str]:
         yield "**Methods**\n\n" + "\n".join(lines)
 
 
+# Methods of classes of the core that a function of Python is behind, which has the docstring.
+BEHIND = {
+    "Chain.from_csv": ("readers/csv_files.py", "chain_from_csv"),
+    "Chain.from_frame": ("readers/tables.py", "chain_from_frame"),
+    "Graph.from_networkx": ("readers/digraph.py", "graph_from_networkx"),
+    "Graph.from_onnx": ("readers/onnx/model.py", "graph_from_onnx"),
+}
+
+
+def with_methods(entry: Entry) -> Iterator[Entry]:
+    """An entry, and after a class of the core those of its methods that have a docstring in full."""
+    yield entry
+    for name, method in methods_of(entry.node).items() if isinstance(entry.node, ast.ClassDef) else ():
+        if f"{entry.name}.{name}" in BEHIND:
+            path, function = BEHIND[f"{entry.name}.{name}"]
+            full = copy.copy(method)
+            full.body = definitions(PACKAGE / path)[function].body
+            yield Entry(name=f"{entry.name}.{name}", node=full)
+
+
 def constructor(node: ast.ClassDef) -> ast.FunctionDef | None:
     for item in node.body:
         if isinstance(item, ast.FunctionDef) and item.name == "__init__":
@@ -514,7 +548,10 @@ def summary(entry: Entry) -> str:
 
 def topic_page(topic: Topic, public: dict[str, Definition | None]) -> tuple[str, list[str]]:
     """A page of docs/api, and the rows of its names for the table in docs/api.md."""
-    pages = {key: [entry for name in names for entry in entries(name, public)] for key, names in topic.groups.items()}
+    pages = {
+        key: [one for name in names for entry in entries(name, public) for one in with_methods(entry)]
+        for key, names in topic.groups.items()
+    }
     several = len(pages) > 1  # a page of one group has no headings but those of the names
     titles = [topic.title]
     for group, listed in pages.items():

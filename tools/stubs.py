@@ -56,6 +56,7 @@ ARGUMENTS = {
     "from_networkx.name": "str | None",
     "from_networkx.resident": "_Number | str | None",
     "from_onnx.batch": "_Number | None",
+    "from_onnx.constants": "typing.Iterable[str]",
     "from_onnx.device": "str",
     "from_onnx.dims": "typing.Mapping[str, int] | None",
     "from_onnx.name": "str | None",

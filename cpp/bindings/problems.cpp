@@ -323,14 +323,15 @@ InvalidInputError
         .def_static(
             "from_onnx",
             [](const py::object& source, const py::object& device, const py::object& dims, const py::object& times,
-               const py::object& batch, const py::object& name) {
-                const py::object read = py::module_::import("memsched.readers.onnx_model").attr("graph_from_onnx");
-                return read(source, "device"_a = device, "dims"_a = dims, "times"_a = times, "batch"_a = batch,
-                            "name"_a = name)
+               const py::object& constants, const py::object& batch, const py::object& name) {
+                const py::object read = py::module_::import("memsched.readers.onnx.model").attr("graph_from_onnx");
+                return read(source, "device"_a = device, "dims"_a = dims, "times"_a = times, "constants"_a = constants,
+                            "batch"_a = batch, "name"_a = name)
                     .cast<Graph>();
             },
-            "source"_a, py::kw_only(), "device"_a = "v100", "dims"_a = none, "times"_a = none, "batch"_a = none,
-            "name"_a = none, "Makes the graph of a training step of an ONNX model, its backward by a stated rule.");
+            "source"_a, py::kw_only(), "device"_a = "v100", "dims"_a = none, "times"_a = none,
+            "constants"_a = py::tuple(), "batch"_a = none, "name"_a = none,
+            "Makes the graph of a training step of an ONNX model, its backward by a stated rule.");
 
     module.def("to_graph", &to_graph, py::call_guard<py::gil_scoped_release>(), "chain"_a, "chunk"_a = none);
     module.def("has_text_keys", &has_text_keys, "value"_a);

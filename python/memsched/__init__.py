@@ -1,6 +1,7 @@
 """memsched: plans what happens to every activation of a training step, so that it fits a memory budget."""
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 try:
@@ -32,6 +33,7 @@ from memsched.study.feature_maps import feature_map_classes
 from memsched.study.frontier import Frontier, frontier
 from memsched.study.sweep.api import plan_again, read_store, sweep
 from memsched.study.sweep.table import Sweep, SweepProgress
+from memsched.support.arguments import public
 from memsched.support.views import Shown
 from memsched.validation.placement import validate_placement
 from memsched.validation.plan import ValidationReport, validate
@@ -48,7 +50,12 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-ValidationReport._repr_html_ = Shown._repr_html_  # type: ignore[attr-defined]  # the validator knows no views
+# The validator knows nothing of the package, so what it lacks is added here.
+for _verb in (validate, validate_placement):
+    _told = public(_verb)
+    setattr(sys.modules[_verb.__module__], _verb.__name__, _told)
+    globals()[_verb.__name__] = _told
+ValidationReport._repr_html_ = Shown._repr_html_  # type: ignore[attr-defined]  # as above
 
 __all__ = [
     "Bounds",

@@ -278,6 +278,7 @@ class Graph:
         device: str = "v100",
         dims: typing.Mapping[str, int] | None = None,
         times: typing.Mapping[str, typing.Any] | None = None,
+        constants: typing.Iterable[str] = (),
         batch: _Number | None = None,
         name: str | None = None,
     ) -> Graph:

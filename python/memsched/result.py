@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from memsched import _core
 from memsched._core import Device, Graph, Schedule, Timeline
 from memsched.arena.placement import Placement
 from memsched.arena.residency import buffers_of, placement_of
@@ -46,6 +48,11 @@ def gap_above(bound: float, makespan: float) -> float:
     return min((makespan - bound) / bound, sys.float_info.max) if bound > 0 else 0.0
 
 
+def as_fast(makespan: float, best: float) -> bool:
+    """Whether a makespan is no longer than the best, but for the rounding of sums in another order."""
+    return makespan <= best * (1 + 1e-9)
+
+
 def _own(value: Any) -> Any:
     """A value of params, so that no two results share a list; plain Python for numpy's numbers."""
     if type(value) in (str, int, float, bool, type(None)):
@@ -58,7 +65,8 @@ class Result(Saved, Tabular, Drawn, Printed):
     """A plan and its figures.
 
     `print` gives a summary; `plot` draws it as `memsched.plot` does; `to_pandas` and `to_polars` give a row for each
-    step of the schedule: kind, name (of the op or tensor), stage (its name, in a chain), start and end (seconds).
+    step of the schedule in each round: kind, name (of the op or tensor), stage (its name, in a chain), start and end
+    (seconds), round (from 1; of a family, whose plan may be in several).
 
     Attributes
     ----------
@@ -230,9 +238,29 @@ class Result(Saved, Tabular, Drawn, Printed):
             kinds.append(verb if verb != "run" else phases[step[verb]])
             if verb == "run":
                 phases[step[verb]] = "recompute"
-        times = {"start": (float, self.timeline.start.tolist()), "end": (float, self.timeline.end.tolist())}
         stages = [stage_of(self.problem, name) for name in names]
-        return {"kind": (str, kinds), "name": (str, names), "stage": (str, stages), **times}
+        rounds = list(self._rounds())
+        return {
+            "kind": (str, kinds * len(rounds)),
+            "name": (str, names * len(rounds)),
+            "stage": (str, stages * len(rounds)),
+            "start": (float, [begin + time for begin, one in rounds for time in one.start.tolist()]),
+            "end": (float, [begin + time for begin, one in rounds for time in one.end.tolist()]),
+            "round": (int, [number for number in range(1, len(rounds) + 1) for _ in names]),
+        }
+
+    def _rounds(self) -> Iterator[tuple[float, Timeline]]:
+        """When each round begins, and its timeline."""
+        if not isinstance(self.problem, GraphFamily):
+            yield 0.0, self.timeline
+            return
+        begin = 0.0
+        for batch, times in self.schedule.rounds:
+            alone = self.schedule.with_rounds([(batch, 1)])
+            timeline = _core.simulate_graph(self.problem.at(batch), alone, self.device)
+            for number in range(times):
+                yield begin + number * timeline.makespan, timeline
+            begin += times * timeline.makespan
 
     def __repr__(self) -> str:
         return (

@@ -107,7 +107,7 @@ class FakeCuda(TorchDispatchMode):
         self._accesses: dict[int, list[_Access]] = {}
         self._streams = 0
 
-    def count(self, tensors: Any) -> None:
+    def count(self, tensors: Any, beside: int = 0) -> None:
         """A meter of compiled steps is told of tensors that come from elsewhere."""
 
     def install(self, patch: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 from collections.abc import Callable
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from memsched.torch.compiled.group import plans
+from memsched.torch.compiled.unplanned import UnplannedWarning
 from pytorch.compiled_models import Tied, UNet, layers
 from pytorch.test_compiled_models import WithStatistics, compared, gradients, made_since
 
@@ -281,6 +284,51 @@ def test_a_result_that_no_backward_reads_may_change() -> None:
         return gradients(model)
 
     compared(scenario, lambda: nn.Sequential(layers(3), nn.Linear(32, 32)))
+
+
+class Partly(nn.Module):
+    """Only its first layer is trained, of which plain autograd needs no value in the backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.rest = nn.Linear(32, 128), layers(4, 128).requires_grad_(False)
+
+    def forward(self, given: Any) -> Any:
+        return self.rest(torch.tanh(self.first(given)))
+
+
+@pytest.mark.parametrize("kind", ["fused", "foreach"])
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+def test_a_step_of_any_optimiser_between_forward_and_backward_is_an_error(optimizer: Any, kind: str) -> None:
+    """With fused=True, parameters change without a new version, and what ran again read the new ones."""
+    model = Partly()
+    stepping = optimizer(model.first.parameters(), lr=0.1, **{kind: True})
+    run = torch.compile(model, backend="memsched", options={"budget": "30%"})
+    early, late = (run(torch.randn(256, 32)).square().sum() for _ in range(2))
+    early.backward()
+    stepping.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        late.backward()
+
+
+def test_hooks_that_are_graphs_run_and_a_warning_says_that_nothing_is_planned() -> None:
+    """AOTAutograd writes them into its graphs; they were left out of the planned ones, in silence."""
+    pack, unpack = torch.fx.symbolic_trace(lambda one: one * 2), torch.fx.symbolic_trace(lambda one: one * 0.25)
+    torch.manual_seed(0)
+    plain = layers(4)
+    planned, given = copy.deepcopy(plain), x()
+    run = torch.compile(planned, backend="memsched", options={"budget": "60%", "bandwidth": "20GB/s"})
+    for hooked in (False, True, False):
+        for call in (plain, run):
+            told = pytest.warns(UnplannedWarning, match="saved_tensors_hooks around it are graphs")
+            with contextlib.ExitStack() as around:
+                if hooked and call is run:
+                    around.enter_context(told)
+                if hooked:
+                    around.enter_context(saved_tensors_hooks(pack, unpack))
+                loss = call(given).sum()
+            loss.backward()
+        assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.parameters(), planned.parameters(), strict=True))
 
 
 # Several models and processes

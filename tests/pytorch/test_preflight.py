@@ -131,7 +131,7 @@ def test_nothing_is_touched() -> None:
     state = torch.get_rng_state()
     fit(model, args, memory="1MB", device="v100", optimizer=stepping)
     after = [*held(model, args, stepping), *(p.grad for p in model.parameters())]
-    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True) if b is not None)
+    assert all(b is not None and torch.equal(a, b) for a, b in zip(before, after, strict=True))
     assert torch.equal(state, torch.get_rng_state())
 
 
@@ -140,7 +140,7 @@ def test_the_largest_batches_fit_and_no_larger_ones_do(memory: int) -> None:
     model, shape = layers(), (8, 32)
     stepping = torch.optim.SGD(model.parameters())
     found = fit(model, (torch.randn(shape),), memory=memory, device="v100:pcie3", optimizer=stepping, time_limit=1)
-    largest = {one.name: one.largest_batch for one in found.choices}
+    largest = {one.name: one.largest_batch for one in found.ways}
     plain = largest["plain"]
     assert plain is not None
     needs = [
@@ -172,7 +172,7 @@ def _has_a_plan(model: nn.Module, batch: int, memory: int, optimizer: Any, bandw
     return True
 
 
-def test_choices_keep_what_they_say() -> None:
+def test_ways_keep_what_they_say() -> None:
     """Each fits and is planned by `plan` alike, or the memory is too small for it."""
     model, args = layers(64, 10), (torch.randn(512, 64),)
     stepping = torch.optim.AdamW(model.parameters())
@@ -180,21 +180,74 @@ def test_choices_keep_what_they_say() -> None:
     found = fit(model, args, memory=plain // 2, device="v100:pcie3", optimizer=stepping, largest=False)
     assert found.peak_memory == plain
     assert not found.fits
-    by_name = {one.name: one for one in found.choices}
-    assert next(one.name for one in found.choices) == "plain"
-    assert by_name["plain"].step_time is None
+    by_name = {one.name: one for one in found.ways}
+    assert next(one.name for one in found.ways) == "plain"
+    assert by_name["plain"].makespan is None
     assert by_name["plain"].peak_memory == plain
-    for one in found.choices:
-        assert one.fits == (one.peak_memory <= found.memory) == (one.step_time is not None)
+    for one in found.ways:
+        assert one.fits == (one.peak_memory <= found.memory) == (one.makespan is not None)
         assert one.largest_batch is None
     planned = memsched.torch.plan(model, args, budget=plain // 2, device="v100:pcie3", optimizer=stepping, bandwidth=0)
     assert by_name["recompute"].fits
-    assert by_name["recompute"].step_time is not None
-    assert by_name["recompute"].step_time == pytest.approx(planned.result.makespan, rel=0.05)
+    assert by_name["recompute"].makespan is not None
+    assert by_name["recompute"].makespan == pytest.approx(planned.result.makespan, rel=0.05)
     assert by_name["optimizer on the host"].peak_memory < plain
-    parts = next(one for one in found.choices if "micro-batches" in one.name)
+    parts = next(one for one in found.ways if "micro-batches" in one.name)
+    count = int(parts.name.split()[0])
+    rest = steady(model, (torch.randn(512 // count, 64),), {}, stepping, None, micro_batches=count)
     assert parts.fits
-    assert steady(model, (torch.randn(512 // int(parts.name.split()[0]), 64),), {}, stepping, None)
+    assert parts.peak_memory == rest.peak_memory
+
+
+class Positions(nn.Module):
+    """It takes four samples at most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places, self.inner = nn.Parameter(torch.zeros(4, 16)), layers(16, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x + self.places[: len(x)])
+
+
+class Branches(nn.Module):
+    """It runs other operations for many samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = layers(16, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.inner(x)
+        return x.tanh().exp().sin() if len(x) > 10 else x
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("make", [Positions, Branches, lambda: nn.Sequential(nn.Linear(16, 16), nn.Tanh())])
+def test_other_batches_may_run_otherwise_or_not_at_all(
+    make: Callable[[], nn.Module], batch: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ended in a raw error, or in one that blamed the input that was given."""
+    found = fit(make(), (torch.randn(batch, 16),), memory="20kB", device="v100")
+    assert found.ways[0].largest_batch is not None
+    assert all(one.largest_batch is None or one.largest_batch >= 0 for one in found.ways[:3])
+    if make is Positions:
+        assert all((one.largest_batch or 0) <= 4 for one in found.ways[:3])
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_what_is_reserved_counts() -> None:
+    model, args = layers(64, 6), (torch.randn(8, 64),)
+    plain = fit(model, args, memory="250kB", device="v100", largest=False)
+    found = fit(model, args, memory="250kB", device="v100", largest=False, reserve="100kB")
+    assert found.peak_memory == plain.peak_memory + 100_000
+    assert plain.fits
+    assert not found.fits
+
+
+def test_a_link_without_a_unit_is_told() -> None:
+    with pytest.warns(UserWarning, match="bandwidth is 12 B/s"):
+        fit(layers(512, 12), (torch.randn(4096, 512),), memory="64MB", device="v100", bandwidth=12, largest=False)
 
 
 def test_a_model_without_data_is_as_before_after_each_look() -> None:
@@ -217,8 +270,8 @@ def test_inputs_without_a_common_batch_have_no_largest() -> None:
             return self.inner(x) * scale
 
     found = fit(Two(), (torch.randn(4, 8), torch.ones(8)), memory="1MB", device="v100")
-    assert all(one.largest_batch is None for one in found.choices)
-    assert not any("micro-batches" in one.name for one in found.choices)
+    assert all(one.largest_batch is None for one in found.ways)
+    assert not any("micro-batches" in one.name for one in found.ways)
 
 
 def test_what_cannot_be_is_refused() -> None:
@@ -262,11 +315,11 @@ def test_what_has_no_fixed_bytes_is_refused() -> None:
         fit(Part(), (torch.randn(4, 2, 8),), memory="1MB", device="v100")
 
 
-def test_a_batch_at_which_the_model_cannot_run_is_no_choice() -> None:
+def test_a_batch_at_which_the_model_cannot_run_is_no_way() -> None:
     model = nn.Sequential(nn.Linear(16, 64), nn.BatchNorm1d(64), nn.Tanh(), nn.Linear(64, 4))
     found = fit(model, (torch.randn(8, 16),), memory="1kB", device="v100")
-    assert [one.largest_batch for one in found.choices[:3]] == [0, 0, 0]
-    assert found.choices[-1].name == "4 micro-batches"  # of two samples; of one there is no normalisation
+    assert [one.largest_batch for one in found.ways[:3]] == [0, 0, 0]
+    assert found.ways[-1].name == "4 micro-batches"  # of two samples; of one there is no normalisation
 
 
 def test_what_does_not_run_without_data_is_told() -> None:
@@ -300,7 +353,9 @@ def test_on_a_gpu_that_is_named_its_kernels_count() -> None:
 
     args = (torch.randn(2, 256, 32),)
     here, there = (steady(Attention(), args, {}, None, None, capability=one) for one in (None, (9, 0)))
-    assert there.learning < here.learning - 2 * 2 * 256 * 256 * 4  # the scores of one sample and head, at least
+    assert (
+        there.peak_forward_backward < here.peak_forward_backward - 2 * 2 * 256 * 256 * 4
+    )  # the scores of one sample and head, at least
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,11 +377,11 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeyp
     document = json.loads(capsys.readouterr().out)
     assert document == fit_spec("own:make", device="v100", memory="600kB", optimizer="adamw", largest=False).to_json()
     assert not document["fits"]
-    assert document["choices"][0]["name"] == "plain"
+    assert document["ways"][0]["name"] == "plain"
 
 
 def test_it_shows_itself() -> None:
     found = fit(layers(), (torch.randn(64, 32),), memory="150kB", device="v100", largest=False)
     assert "recompute" in str(found)
     assert "<table>" in found._repr_html_()
-    assert list(found.to_pandas()["choice"]) == [one.name for one in found.choices]
+    assert list(found.to_pandas()["way"]) == [one.name for one in found.ways]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import tempfile
 from contextlib import suppress
 from functools import cache
@@ -27,6 +28,12 @@ CSV = [
     "id,lower,upper,size,alignment,offset\na,0,2,3,1,-1\nb,1,3,4,4,8\nc,2,9,16,8,\n",
     "buffer,start,end,size,hint,gaps\n0,0,1,8,,\n1,1,2,8,0,\n2,2,2,1,5,\n",
     '\ufeffid,lower,upper,size\r\n"a,b",0.5,2.25,3\r\n\r\nc,1,3,4\r\n',
+]
+
+CHAIN_CSV = [
+    "forward_time,backward_time,activation\n,,4\n1,2,6\n2,3,5\n",
+    "name;forward_time;backward_time;activation;gradient;saved\nx;;;4 KiB;0;\n'=a;1 ms;2 ms;6;;9\nb;2;3;5;5;\n",
+    '\ufeffname\tforward_time\tbackward_time\tactivation\r\n\t\t\t4\r\n"c\t"\t1\t1\t4\r\n\r\n',
 ]
 
 SPECS = [
@@ -108,6 +115,54 @@ def problems() -> dict[str, Any]:
     return {"fuzz chain": chain(), "fuzz graph": graph(4), "fuzz family": family()}
 
 
+def snapshots() -> list[bytes]:
+    """What torch.cuda.memory writes, small, with blocks, and a long name that many lists of frames share."""
+
+    def event(action: str, address: int, size: int, frames: list[Any]) -> dict[str, Any]:
+        return {"action": action, "addr": address, "size": size, "stream": 0, "time_us": 7, "frames": frames}
+
+    frame = {"filename": "/home/me/model.py", "line": 31, "name": "forward"}
+    long = {"filename": "/" + "d" * 50_000 + ".py", "line": 2, "name": "f" * 10_000}
+    held = [{"address": 512, "size": 512, "requested_size": 40, "state": "active_allocated", "frames": [frame]}]
+    free = [event("free_requested", 0, 100, []), event("free_completed", 0, 100, [])]
+    traces = [
+        [event("alloc", 0, 100, [frame, long]), event("alloc", 2048, 7, [frame]), *free],
+        [*free, event("alloc", 0, 100, []), event("free", 2048, 8, [])],
+        [event("alloc", 512 * k, 100, [long, frame, long]) for k in range(1, 500)],
+    ]
+    segments = [{"address": 0, "total_size": 2048, "device": 0, "blocks": held}]
+    return [
+        pickle.dumps({"segments": segments * (k < 2), "device_traces": [[], trace]}) for k, trace in enumerate(traces)
+    ]
+
+
+def onnx() -> Any:
+    """The package, or None."""
+    with suppress(ImportError):
+        import onnx
+        import onnx.parser  # a module of its own
+
+        return onnx
+    return None
+
+
+MODELS = [
+    """<ir_version: 8, opset_import: ["" : 17]> mlp (float[N, 2] x) => (float[N, 1] y)
+    <float[2, 1] a = {1, 2}, float[1, 1] b = {3}> { h = MatMul(x, a)  r = Relu(h)  y = MatMul(r, b) }""",
+    """<ir_version: 8, opset_import: ["" : 17]> shapes (float[N, 2, 4, 4] x) => (float[N, 2] y)
+    <float[3, 2, 1, 1] w = {1, 2, 3, 4, 5, 6}, float[3, 2] v = {1, 2, 3, 4, 5, 6},
+    int64[1] zero = {0}, int64[1] rest = {-1}> {
+    c, m = Dropout(x)  h = Conv(c, w)  p = GlobalAveragePool(h)  s = Shape(p)  n = Gather(s, zero)
+    t = Concat<axis = 0>(n, rest)  f = Reshape(p, t)  y = MatMul(f, v) }""",
+    """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> calls (float[N, 2] x) => (float[N, 2] y)
+    <float[2, 2] a = {1, 2, 3, 4}> { h = MatMul(x, a)  y = f.G3(h) }
+    <domain: "f", opset_import: ["" : 17]> G0 (p) => (q) { q = Relu(p) }
+    <domain: "f", opset_import: ["" : 17, "f" : 1]> G1 (p) => (q) { m = f.G0(p)  q = f.G0(m) }
+    <domain: "f", opset_import: ["" : 17, "f" : 1]> G2 (p) => (q) { m = f.G1(p)  q = f.G1(m) }
+    <domain: "f", opset_import: ["" : 17, "f" : 1]> G3 (p) => (q) { m = f.G2(p)  q = f.G2(m) }""",
+]
+
+
 def _of_vectors() -> list[dict[str, Any]]:
     """The chains of tests/vectors, as documents."""
     vectors = json.loads((ROOT / "tests" / "vectors" / "interruptible.json").read_text())[:5]
@@ -139,11 +194,15 @@ def documents() -> dict[str, list[bytes]]:
         "placement": [placement.to_json() for placement in placements()],
     }
     texts = {kind: [json.dumps(one).encode() for one in several] for kind, several in found.items()}
-    written = {"csv": CSV, "units": TEXTS, "spec": SPECS}
+    written = {"csv": CSV, "chain_csv": CHAIN_CSV, "units": TEXTS, "spec": SPECS}
+    package = onnx()
+    models = [package.parser.parse_model(text).SerializeToString() for text in MODELS] if package else []
     return {
         **texts,
         **{kind: [text.encode() for text in several] for kind, several in written.items()},
         "store": [_store()],
+        "snapshot": snapshots(),
+        **({"onnx": models} if models else {}),
     }
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 import random
 from typing import Any
+
+from memsched.errors import InvalidInputError
+from memsched.readers.plain_pickle import plain_data
 
 LONGEST = 200_000  # bytes of a damaged document
 _NODES = 400  # that are listed of one document
@@ -59,8 +63,12 @@ _NUMERIC = [
 def mutate(reader: str, data: bytes, other: bytes, seed: int) -> bytes:
     """The data with a few changes; some of them take parts from another document."""
     rnd = random.Random(seed)
-    if reader == "csv":
+    if reader in ("csv", "chain_csv"):
         return _table(data, other, rnd)[:LONGEST]
+    if reader == "snapshot":
+        return _pickle(data, other, rnd)[:LONGEST]
+    if reader == "onnx":
+        return _model(data, other, rnd)[:LONGEST]
     if reader == "store":
         return _bytes(data, rnd)[:LONGEST]
     if reader == "spec":
@@ -209,6 +217,10 @@ def _letters(data: bytes, rnd: random.Random) -> bytes:
     return data[:place] + rnd.choice(_NUMBERS) + data[end:]
 
 
+_COLUMNS = ["id", "lower", "upper", "size", "alignment", "offset", "hint", "gaps", "end", "x"]
+_COLUMNS += ["name", "forward_time", "backward_time", "activation", "gradient", "saved", "transient_overhead"]
+
+
 def _table(data: bytes, other: bytes, rnd: random.Random) -> bytes:
     """Changes to a CSV file."""
     rows = [line.split(",") for line in data.decode("utf-8", "surrogateescape").split("\n")]
@@ -223,8 +235,7 @@ def _table(data: bytes, other: bytes, rnd: random.Random) -> bytes:
         elif kind in (2, 3):
             row[column] = rnd.choice(_NUMERIC)
         elif kind == 4:
-            names = ["id", "lower", "upper", "size", "alignment", "offset", "hint", "gaps", "end", "x"]
-            row[column] = rnd.choice(names)
+            row[column] = rnd.choice(_COLUMNS)
         elif kind == 5:
             row.insert(column, rnd.choice((row[column], "", "1", '"')))
         else:
@@ -330,3 +341,31 @@ def _bytes(data: bytes, rnd: random.Random) -> bytes:
         else:
             changed[place:place] = bytes(rnd.randrange(256) for _ in range(rnd.choice((1, 8, 4096))))
     return bytes(changed)
+
+
+def _pickle(data: bytes, other: bytes, rnd: random.Random) -> bytes:
+    """Changes to a pickle of plain data: to what is in it, where parts may be shared, or to its bytes."""
+    if rnd.random() < 0.3:
+        return _bytes(data, rnd)
+    try:
+        document, donor = plain_data(data, "data"), plain_data(other, "other")
+        return pickle.dumps(_change(document, donor, rnd), rnd.choice((2, 3, 4, 5)))
+    except (InvalidInputError, TypeError, ValueError, RecursionError):  # of what is damaged already
+        return _bytes(other, rnd)
+
+
+def _model(data: bytes, other: bytes, rnd: random.Random) -> bytes:
+    """Changes to an ONNX model: to its fields, as JSON has them, or to its bytes."""
+    from google.protobuf import json_format, message
+    from onnx import ModelProto
+
+    if rnd.random() < 0.3:
+        return _bytes(data, rnd)
+    try:
+        document, donor = (json_format.MessageToDict(ModelProto.FromString(one)) for one in (data, other))
+        changed = json_format.ParseDict(_change(document, donor, rnd), ModelProto())
+        return bytes(changed.SerializeToString(deterministic=True))
+    except SystemError:  # what protobuf raises of keys that UTF-8 cannot encode
+        return _bytes(data, rnd)
+    except (message.Error, json_format.Error, AttributeError, TypeError, ValueError, RecursionError):
+        return _bytes(data, rnd)

@@ -16,6 +16,7 @@ from typing import Any
 import memsched as ms
 from fuzzing import corpus
 from memsched.problems.budget import parse_memory
+from memsched.readers.snapshot import read_snapshot
 from memsched.study.sources import named_problem, problem_from
 from memsched.study.sweep import spec
 from memsched.study.sweep.store import Store
@@ -260,6 +261,35 @@ def read_store(data: bytes) -> None:
         opened.close()
 
 
+def read_chain_csv(data: bytes) -> None:
+    """A table with one line per stage."""
+    path = _folder() / "chain.csv"
+    path.write_bytes(data)
+    _round_trip(ms.Chain.from_csv(path))
+
+
+def read_a_snapshot(data: bytes) -> None:
+    """A snapshot of PyTorch's allocator; what lives at one time has addresses of its own, and so a load."""
+    path = _folder() / "snapshot.pickle"
+    path.write_bytes(data)
+    buffers = read_snapshot(path)
+    if not all(0 <= one.start < one.end for one in buffers):
+        raise DefectError(f"a buffer of {len(buffers)} lives for no time")
+    if len(buffers) <= MOST_BUFFERS:
+        with suppress(ms.MemschedError):
+            _round_trip(ms.place(buffers, time_limit=0.001))
+
+
+def read_onnx(data: bytes) -> None:
+    """A model in the format ONNX, which becomes a training step."""
+    path = _folder() / "model.onnx"
+    path.write_bytes(data)
+    graph = ms.Graph.from_onnx(path, dims={"N": 2})
+    _round_trip(graph)
+    if not graph.resident <= ms.min_memory(graph) <= ms.peak_memory(graph):
+        raise DefectError("the graph needs more than it takes")
+
+
 READERS: dict[str, Callable[[bytes], None]] = {
     "chain": read_chain,
     "graph": read_graph,
@@ -272,6 +302,9 @@ READERS: dict[str, Callable[[bytes], None]] = {
     "units": read_units,
     "spec": read_spec,
     "store": read_store,
+    "chain_csv": read_chain_csv,
+    "snapshot": read_a_snapshot,
+    **({"onnx": read_onnx} if corpus.onnx() is not None else {}),
 }
 
 

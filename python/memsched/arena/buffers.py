@@ -9,17 +9,20 @@ import numbers
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from memsched.errors import InvalidInputError, shown
 from memsched.support import checks, quantities
 from memsched.support.arguments import public
 from memsched.support.files import plain_cell, read_cell, read_text, write_bytes
+from memsched.support.types import Size
 
 # MiniMalloc's column names and their older names; "end" is the last tick, "upper" the one after it.
 _ALIASES = {"buffer": "id", "buffer_id": "id", "start": "lower", "begin": "lower"}
 _REQUIRED = ("id", "lower", "upper", "size")
 _KNOWN = (*_REQUIRED, "alignment", "offset", "hint", "gaps")
 _MOST = 1e300  # moments; their differences are finite
+_MOST_BYTES = 2**62  # of an arena
 
 
 def _moment(name: str, value: object) -> int | float:
@@ -39,11 +42,11 @@ class Buffer:
     ----------
     start, end : int or float
         In any unit of time, from -1e300 to 1e300; only their order matters. If equal, the buffer is never alive.
-    size : int
+    size : int or str
         Bytes.
-    alignment : int
+    alignment : int or str
         Its offset must be a multiple of this many bytes.
-    offset : int, optional
+    offset : int or str, optional
         A fixed offset; by default any offset is allowed.
     name : str, optional
         A name to show.
@@ -70,6 +73,20 @@ class Buffer:
     name: str | None = field(default=None, kw_only=True)
     stack: Sequence[str] = field(default=(), kw_only=True, compare=False, repr=False)
 
+    if TYPE_CHECKING:  # the constructor takes texts, and the fields are numbers
+
+        def __init__(
+            self,
+            start: float,
+            end: float,
+            size: Size,
+            alignment: Size = 1,
+            offset: Size | None = None,
+            *,
+            name: str | None = None,
+            stack: Sequence[str] = (),
+        ) -> None: ...
+
     def __post_init__(self) -> None:
         put = object.__setattr__
         put(self, "start", _moment("start", self.start))
@@ -77,10 +94,11 @@ class Buffer:
         if self.end < self.start:
             raise InvalidInputError(f"end is {shown(self.end)}; it must be at least start, {shown(self.start)}")
         put(self, "size", quantities.size("size", self.size))
-        alignment = quantities.size("alignment", self.alignment) if isinstance(self.alignment, str) else self.alignment
-        put(self, "alignment", checks.count("alignment", alignment, 1, 2**62 - 1))
+        put(self, "alignment", quantities.alignment(self.alignment, _MOST_BYTES - 1))
         if self.offset is not None:
-            put(self, "offset", quantities.size("offset", self.offset))
+            text = isinstance(self.offset, str)
+            given = quantities.size("offset", self.offset) if text else self.offset
+            put(self, "offset", checks.size("offset", given, most=_MOST_BYTES))
             if self.offset % self.alignment:
                 raise InvalidInputError(
                     f"offset is {self.offset}; it must be a multiple of alignment, which is {self.alignment}"
@@ -169,7 +187,7 @@ def read_buffers(path: str | os.PathLike[str]) -> tuple[Buffer, ...]:
     >>> ms.place(ms.read_buffers(path)).height
     7
     """
-    reader = csv.reader(io.StringIO(read_text(path, encoding="utf-8-sig"), newline=""))
+    reader = csv.reader(io.StringIO(read_text(path), newline=""))
     try:
         rows = [(reader.line_num, row) for row in reader if row]  # the line where the row ends
     except csv.Error as error:

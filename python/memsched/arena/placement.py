@@ -14,7 +14,7 @@ from memsched.errors import InfeasibleError, InvalidInputError, shown
 from memsched.support import checks, quantities
 from memsched.support.arguments import public
 from memsched.support.documents import Document, Source, check_keys, fields, read_document, write_document
-from memsched.support.types import Progress, Quantity
+from memsched.support.types import Progress, Quantity, Size
 from memsched.support.units import counted, exact_bytes, unit_written
 from memsched.support.views import Drawn
 from memsched.validation.placement import validate_placement
@@ -251,7 +251,7 @@ def place_columns(
 
 def place_buffers(
     buffers: Iterable[Buffer],
-    capacity: int | None = None,
+    capacity: Size | None = None,
     *,
     time_limit: Quantity | None = 10.0,
     method: str = "search",

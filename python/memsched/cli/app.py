@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import warnings
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -76,8 +77,14 @@ def _complain_of_usage(error: click.ClickException, as_json: bool) -> None:
     if context is not None:
         text += f"; see '{context.command_path} --help'"
     if as_json:
-        print_json({"error": {"kind": "UsageError", "message": text}})
+        _say_json({"kind": "UsageError", "message": text})
     complain(text)
+
+
+def _say_json(error: dict[str, Any]) -> None:
+    """An error on stdout; where that cannot be written, stderr and the exit status still tell it."""
+    with suppress(OSError):
+        print_json({"error": error})
 
 
 class CommandGroup(click.Group):
@@ -135,7 +142,7 @@ class CommandGroup(click.Group):
     def _fail(self, ctx: click.Context, error: MemschedError) -> None:
         if ctx.meta["memsched.json"]:
             facts = {name: getattr(error, name) for name in ("min_memory", "step") if hasattr(error, name)}
-            print_json({"error": {"kind": type(error).__name__, "message": str(error), **facts}})
+            _say_json({"kind": type(error).__name__, "message": str(error), **facts})
         complain(_message(error))
         ctx.exit(_status(error))
 

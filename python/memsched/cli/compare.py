@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -14,9 +15,9 @@ from memsched.cli.plan import CHUNK, TIME_LIMIT, planners_option
 from memsched.errors import InfeasibleError, MemschedError
 from memsched.planners.registry import min_memory, not_asked, planners_of
 from memsched.problems.bounds import Bounds, bounds
-from memsched.problems.budget import memory_percent
+from memsched.problems.budget import memory_percent, told_bytes
 from memsched.problems.problem import Problem, name_of, peak_memory
-from memsched.result import Result
+from memsched.result import Result, as_fast
 from memsched.study.compare import compare as run_planners
 from memsched.study.compare import nearest
 from memsched.support.documents import fields, plain, write_document
@@ -44,14 +45,14 @@ def _header(problem: Problem, device: Device, origin: str, known: Bounds, unit: 
     return show.facts(rows, name_of(problem))
 
 
-def _row(name: str, outcome: Result | MemschedError, best: float) -> tuple[list[str], str]:
-    """Cells and style of one planner."""
+def _row(name: str, outcome: Result | MemschedError, best: float, told: Callable[[int], str]) -> tuple[list[str], str]:
+    """Cells and style of one planner; `told` writes a memory that is needed."""
     if isinstance(outcome, InfeasibleError):
-        return [name, "no plan", "", f"needs {format_bytes(outcome.min_memory)}", "", "", ""], "dim"
+        return [name, "no plan", "", f"needs {told(outcome.min_memory)}", "", "", ""], "dim"
     if isinstance(outcome, MemschedError):
         return [name, "failed", "", "", "", "", ""], "dim"
     timeline = outcome.timeline
-    chosen = outcome.makespan <= best
+    chosen = as_fast(outcome.makespan, best)
     return [
         f"{name} *" if chosen else name,
         format_seconds(outcome.makespan),
@@ -63,12 +64,17 @@ def _row(name: str, outcome: Result | MemschedError, best: float) -> tuple[list[
     ], "bold green" if chosen else ""
 
 
-def _table(outcomes: Outcomes) -> Table:
+def _table(outcomes: Outcomes, problem: Problem, unit: str) -> Table:
     table = show.new_table("planner", "makespan", "/ bound", "peak", "moved", "solved in")
     table.add_column("optimal")
+
+    def told(memory: int) -> str:
+        """In the unit of the budget, so that it may be typed; the cell has no room for the bytes."""
+        return told_bytes(memory, unit, problem, up=True).partition(" (")[0]
+
     best = min((found.makespan for found in outcomes.values() if isinstance(found, Result)), default=0.0)
     for name, outcome in outcomes.items():
-        cells, style = _row(name, outcome, best)
+        cells, style = _row(name, outcome, best, told)
         table.add_row(*(show.shown(cell) for cell in cells), style=style)
     return table
 
@@ -121,7 +127,7 @@ def _comparison(
 @planners_option()
 @CHUNK
 @TIME_LIMIT
-@inputs.file_option("-o", "--output", help="Save the figures as JSON.")
+@inputs.file_option("-o", "--output", check=inputs.check_json, help="Save the figures as JSON.")
 @inputs.quiet_option
 @inputs.csv_option
 @inputs.json_option
@@ -165,8 +171,9 @@ def compare(
     elif as_csv:
         show.print_csv([{"planner": name, **_outcome_json(outcome)} for name, outcome in outcomes.items()])
     else:
-        head = _header(loaded, device, origin, known, unit_written(asked))
-        show.print_rich(head, "", _table(outcomes), "", *_notes(outcomes, others))
+        unit = unit_written(asked)
+        head = _header(loaded, device, origin, known, unit)
+        show.print_rich(head, "", _table(outcomes, loaded, unit), "", *_notes(outcomes, others))
     if not any(isinstance(found, Result) for found in outcomes.values()):
         show.complain(f"no planner has a plan: {nearest(outcomes)}")
         context.exit(3)

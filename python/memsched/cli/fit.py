@@ -69,7 +69,7 @@ def fit(
         )
     if output is not None:
         found.plot(output)
-    answer(as_json, found.to_json, _summary(found, model), _table(found), saved=[output])
+    answer(as_json, found.to_json, _summary(found, model), _table(found), *found.notes, saved=[output])
 
 
 def _summary(found: Fit, model: str) -> Table:
@@ -79,19 +79,19 @@ def _summary(found: Fit, model: str) -> Table:
     rows = [
         ("device", f"{exact_bytes(found.memory, unit)}: {found.times}"),
         ("plain PyTorch", f"{verdict}: {exact_bytes(found.peak_memory, unit)} at the peak of a steady step"),
-        ("forward, backward", format_bytes(step.learning)),
-        ("optimizer's step", format_bytes(step.updating) if step.updating else "none"),
+        ("forward, backward", format_bytes(step.peak_forward_backward)),
+        ("optimizer's step", format_bytes(step.peak_update) if step.peak_update else "none"),
         ("of these", ", ".join(f"{name} {format_bytes(getattr(step, name))}" for name in held if getattr(step, name))),
     ]
     return facts(rows, model)
 
 
 def _table(found: Fit) -> Table:
-    batches = any(one.largest_batch is not None for one in found.choices)
-    table = new_table("choice", "peak memory", "forward, backward", *(["largest batch"] if batches else []))
-    for one in found.choices:
+    batches = any(one.largest_batch is not None for one in found.ways)
+    table = new_table("way", "peak memory", "forward, backward", *(["largest batch"] if batches else []))
+    for one in found.ways:
         cells = [one.name, format_bytes(one.peak_memory)]
-        cells.append("does not fit" if one.step_time is None else format_seconds(one.step_time))
+        cells.append("does not fit" if one.makespan is None else format_seconds(one.makespan))
         cells += ["" if one.largest_batch is None else str(one.largest_batch)] if batches else []
         table.add_row(*(shown(cell) for cell in cells))
     return table

@@ -17,7 +17,7 @@ from memsched.cli.show import answer, describe_link, describe_problem, facts, ne
 from memsched.planners.registry import PLANNERS, least_on, min_memory
 from memsched.problems.bounds import alike
 from memsched.problems.problem import ChunkLike, Problem, name_of, peak_memory
-from memsched.result import Result
+from memsched.result import Result, as_fast
 from memsched.show.plots.frontier import plot_frontier
 from memsched.study.frontier import Frontier, spaced
 from memsched.study.frontier import frontier as plan_frontier
@@ -27,12 +27,11 @@ from memsched.support.units import format_bytes, format_percent, format_seconds
 CHAIN_PLANNERS = ("pofo", "rotor", "offload")
 GRAPH_PLANNERS = ("selective", "pooch", "superneurons")
 POINTS = 10
-TINY = 1e-9  # tolerance for sums in another order
 
 
 def _cells(one: Frontier, result: Result, best: float) -> tuple[list[str], str]:
     """Cells and style of one plan."""
-    chosen = result.makespan <= best * (1 + TINY)
+    chosen = as_fast(result.makespan, best)
     return [
         format_seconds(result.makespan) + (" *" if chosen else "  "),
         format_percent(max(0.0, result.makespan / one.ideal - 1)) if one.ideal > 0 else "",

@@ -19,6 +19,7 @@ from memsched.cli.show import warn
 from memsched.errors import InvalidInputError, shown
 from memsched.problems.bounds import bound_of, certified
 from memsched.problems.budget import parse_memory, slowest, told_if_slow
+from memsched.problems.machines import LINKS
 from memsched.problems.problem import Problem, altered, problem_from, simulate
 from memsched.result import Result
 from memsched.show.plots.figure import check_suffix
@@ -29,7 +30,7 @@ from memsched.support.units import Bytes, parse_bandwidth, parse_bytes, parse_se
 
 RESULTS, PLAN = ("memsched-result/1", "memsched-result/2"), "memsched-plan/1"
 TORCH = "memsched-torch-plan/2"  # has a result, which is all that commands need
-LINK, LINK_FROM = 12.2e9, "default: PCIe 3.0 x16, as measured in the Euro-Par 2020 paper"  # pcie3 in torch/links.csv
+LINK, LINK_FROM = LINKS["pcie3"].bandwidth, "default: PCIe 3.0 x16, as measured in the Euro-Par 2020 paper"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +169,7 @@ def read_text(source: str) -> str:
     """The path of an input unchanged; for "-", the text of the standard input."""
     if source != "-":
         return check_input(source)
-    text = read_stream(sys.stdin, "the standard input")
+    text = read_stream(sys.stdin, "the standard input").removeprefix("\ufeff")
     if not text.lstrip().startswith("{"):
         raise InvalidInputError("the standard input is not a JSON object")
     return text
@@ -204,7 +205,10 @@ def read_saved(source: str, *formats: str) -> Document:
     inner = document.get("result")
     if not isinstance(inner, dict):  # a text would be the path of another file
         raise InvalidInputError(f"result of '{source}' is {shown(inner)}; it must be an object")
-    return read_document(inner, *RESULTS)
+    try:
+        return read_document(inner, *RESULTS)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"result of '{source}': {error}") from error
 
 
 def load_problem(source: str) -> Problem:

@@ -7,7 +7,15 @@ import click
 from memsched import _core
 from memsched.arena.order import METHODS, Order, kept
 from memsched.arena.order import order as find_order
-from memsched.cli.inputs import SEARCH_LIMIT, file_option, json_option, load_problem, problem_argument, quiet_option
+from memsched.cli.inputs import (
+    SEARCH_LIMIT,
+    check_json,
+    file_option,
+    json_option,
+    load_problem,
+    problem_argument,
+    quiet_option,
+)
 from memsched.cli.show import answer, facts, working
 from memsched.problems.problem import Problem, graph_of, name_of
 from memsched.support.documents import fields, write_document
@@ -53,7 +61,7 @@ def _report(problem: Problem, listed: Order, found: Order) -> list[tuple[str, st
 )
 @SEARCH_LIMIT
 @click.option("--keep", multiple=True, metavar="TENSOR", help="A tensor that stays until the end; repeatable.")
-@file_option("-o", "--output", help="Save the order as a bare plan (memsched-plan/1).")
+@file_option("-o", "--output", check=check_json, help="Save the order as a bare plan (memsched-plan/1).")
 @quiet_option
 @json_option
 def order(

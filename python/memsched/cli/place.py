@@ -20,6 +20,7 @@ from memsched.show.arena import budget_of
 from memsched.show.plots.addresses import plot_addresses
 from memsched.study.addresses import place as find_addresses
 from memsched.study.addresses import with_addresses
+from memsched.support import quantities
 from memsched.support.documents import write_document
 from memsched.support.units import exact_bytes, format_bytes, format_percent, format_seconds, parse_bytes, unit_written
 
@@ -88,7 +89,12 @@ def _report(found: Placement, before: Result | None, after: Result | None, capac
 )
 @inputs.SEARCH_LIMIT
 @click.option("--method", type=click.Choice(METHODS), help="By default search. ilp: the paper's integer program.")
-@click.option("--alignment", type=click.IntRange(1, 2**40), metavar="BYTES", help="Alignment of a result's buffers.")
+@click.option(
+    "--alignment",
+    metavar="SIZE",
+    callback=inputs.parsed(quantities.alignment),
+    help="Alignment of a result's buffers.",
+)
 @inputs.file_option(
     "-o", "--output", check=_check_output, help="Save the placement (.csv, .json) or the result with addresses."
 )

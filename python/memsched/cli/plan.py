@@ -60,7 +60,7 @@ def planners_option(default: str = "") -> Callable[..., Any]:
     """The option --planner, repeatable, which commands take as a list of names without repeats."""
 
     def read(context: click.Context, option: click.Parameter, names: tuple[str, ...]) -> list[str]:
-        listed = (name for given in names for name in given.split(","))
+        listed = (name.strip() for given in names for name in given.split(","))
         return list(dict.fromkeys(planner_named(name).name for name in listed))
 
     words = f"Repeatable, or with commas: {', '.join(PLANNERS)}.{default}"

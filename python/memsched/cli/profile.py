@@ -8,7 +8,7 @@ import click
 from rich.table import Table
 
 from memsched._core import Chain
-from memsched.cli.inputs import file_option, json_option, quiet_option
+from memsched.cli.inputs import check_json, file_option, json_option, quiet_option
 from memsched.cli.show import answer, facts, working
 from memsched.errors import MemschedError
 from memsched.planners.registry import min_memory
@@ -31,7 +31,7 @@ from memsched.support.units import exact_bytes, format_bandwidth, format_bytes, 
 )
 @click.option("--autocast", metavar="TYPE", help="Train under autocast to bf16 or fp16.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random weights and inputs.")
-@file_option("-o", "--output", help="Save the chain (memsched-chain/1), to be used as PROBLEM.")
+@file_option("-o", "--output", check=check_json, help="Save the chain (memsched-chain/1), to be used as PROBLEM.")
 @quiet_option
 @json_option
 def profile(

@@ -9,7 +9,7 @@ import click
 from memsched import profiles as shipped
 from memsched._core import Chain, Graph
 from memsched.cli.complete import complete_problems
-from memsched.cli.inputs import csv_option, json_option
+from memsched.cli.inputs import csv_option, json_option, quiet_option
 from memsched.cli.show import new_table, print_csv, print_json, print_rich, shown
 from memsched.errors import InvalidInputError
 from memsched.planners.registry import min_memory
@@ -46,6 +46,7 @@ def _show(rows: list[dict[str, Any]], title: str, size: str) -> None:
 
 @click.command()
 @click.argument("filter", required=False, default="", metavar="[FILTER]", shell_complete=complete_problems)
+@quiet_option
 @csv_option
 @json_option
 def profiles(filter: str, as_csv: bool, as_json: bool) -> None:

@@ -14,15 +14,14 @@ from memsched.cli.show import answer, working
 from memsched.errors import InvalidInputError, MemschedError, ScheduleError
 from memsched.problems.problem import name_of
 from memsched.result import Result
-from memsched.show.report import write_report, write_sweep_report
+from memsched.show.report import check_page, write_report, write_sweep_report
 from memsched.support.units import counted, format_seconds
 
 _SQLITE = b"SQLite format 3\0"
 
 
 def _check_page(path: str) -> str:
-    if Path(path).suffix.lower() not in (".html", ".htm"):
-        raise InvalidInputError(f"the output is '{path}'; a report is a page of HTML, which ends in .html or .htm")
+    check_page(path)
     return inputs.check_writable(path)
 
 

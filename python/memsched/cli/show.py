@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 _UNFOLDED = 200  # columns, if stdout is not a terminal
 _WITHIN = re.compile(r"(?<=\d) (?=\S)| (?=\*)")  # spaces within a figure, and before the star of the best
 _UNITS = {
-    **dict.fromkeys(("makespan", "lower_bound", "estimate", "runtime", "median_runtime"), "seconds"),
+    **dict.fromkeys(("makespan", "lower_bound", "ideal", "estimate", "runtime"), "seconds"),
     **dict.fromkeys(("idle", "recompute_time", "compute_time"), "seconds"),
     **dict.fromkeys(("memory", "min_memory", "peak_memory", "resident"), "bytes"),
-    "link_bandwidth": "bytes_per_second",
+    **dict.fromkeys(("bandwidth", "link_bandwidth"), "bytes_per_second"),
 }
 
 
@@ -72,15 +72,20 @@ def print_json(document: Any) -> None:
 
 
 def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Rows on stdout as CSV; the units are in the names of the columns, and what a row lacks is empty."""
+    """Rows on stdout as CSV: units in the names of the columns, objects as JSON, and empty what a row lacks."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(f"{key}_{_UNITS[key]}" if key in _UNITS else key for key in keys)
     for row in rows:
-        cells = (row.get(key) for key in keys)
-        writer.writerow(plain_cell(cell) if isinstance(cell, str) else cell for cell in cells)
+        writer.writerow(_cell(row.get(key)) for key in keys)
     click.echo(text.getvalue(), nl=False)
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return json.dumps(value, sort_keys=True)
+    return plain_cell(value) if isinstance(value, str) else value
 
 
 def shown(text: str, **more: Any) -> Text:
@@ -102,11 +107,19 @@ def print_rich(*things: Table | Text | str) -> None:
         if dropped:
             said += [
                 Text(),
-                shown(f"not shown: {', '.join(dropped)}; a wider terminal, --csv or --json has all columns"),
+                shown(f"not shown: {', '.join(dropped)}; {_wider()} has all columns"),
             ]
     with console.capture() as captured:
         console.print(*said, sep="\n")
     click.echo("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()), nl=False)
+
+
+def _wider() -> str:
+    """Where all columns of a table are: the forms that the command has."""
+    context = click.get_current_context(silent=True)
+    options = [option for one in context.command.params for option in one.opts] if context is not None else []
+    *others, last = ["a wider terminal", *(form for form in ("--csv", "--json") if form in options)]
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _fit(table: Table, room: int) -> list[str]:

@@ -20,11 +20,12 @@ from memsched.cli.inputs import file_option
 from memsched.cli.show import complain, live, new_table, print_csv, print_json, print_rich, quiet, say, shown
 from memsched.errors import InvalidInputError
 from memsched.show.plots.sweep import MOST_PANELS
-from memsched.show.report.sweep_rows import Standing, standings
+from memsched.show.report.sweep_rows import standings
 from memsched.study.sources import name_in
 from memsched.study.sweep import Sweep, SweepProgress
 from memsched.study.sweep import sweep as run_sweep
 from memsched.study.sweep.spec import read_spec
+from memsched.study.sweep.table import COLUMNS
 from memsched.support.documents import fields
 from memsched.support.units import counted, format_percent, format_seconds
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 TABLES = (".parquet", ".csv")
 _EVERY = 30.0  # seconds between lines of progress without a terminal
 _SHOWN = 5  # failures to list
-_STANDING = ("points", "planned", "infeasible", "failed", "optimal", "best", "mean_gap", "over_ideal", "median_runtime")
 
 
 def _say(progress: SweepProgress) -> str:
@@ -114,14 +114,10 @@ def _version() -> str:
     return memsched.__version__
 
 
-def _standings(found: Sweep) -> list[Standing]:
-    return standings(found.rows, [row["planner"] for row in found])
-
-
 def _summary(found: Sweep) -> Table:
     gap = "claimed gap" if found.claimed else "mean gap"
     table = new_table("planner", "points", "planned", "best", gap, "over ideal", "solved in")
-    for one in _standings(found):
+    for one in standings(found.rows, [row["planner"] for row in found]):
         cells = [one.name, str(one.points), str(one.planned)]
         if one.planned:
             cells += [str(one.best), *(format_percent(share or 0.0) for share in (one.mean_gap, one.over_ideal))]
@@ -255,7 +251,7 @@ def sweep(
         counts = {status: found.count(status) for status in ("planned", "infeasible", "failed")}
         print_json({"points": len(found), **counts, "rows": None if store else found.rows})
     elif as_csv:
-        print_csv([{"planner": one.name, **fields(one, *_STANDING)} for one in _standings(found)])
+        print_csv([{name: row.get(name) for name in COLUMNS} for row in found])
     else:
         print_rich(_summary(found), "", *notes)
     if picture is not None and found.count("planned"):

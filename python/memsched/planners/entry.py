@@ -49,7 +49,8 @@ class Planner:
     # as plan, with an argument table=RematTable, for planners that answer many memories from one table.
     with_table: Callable[..., Result] | None = None
     by_name: str = ""  # why it only runs when requested by name; "" if it is among the planners that run by default
-    # (chain, options but time_limit) -> a function that plans for many devices and returns their figures; or None.
+    # (chain, options) -> a function that plans for many devices and returns their figures; None if these options need
+    # the planner itself.
     figures: Callable[..., Figures | None] | None = None
     # planner(problem, M, beta, *, device, options) -> Result: the decorated function.
     plan: Callable[..., Result] = _undecorated

@@ -47,21 +47,31 @@ def parse_memory(value: str | float, problem: Problem, what: str = "the memory")
     >>> parse_memory("0%", chain), parse_memory("50%", chain), parse_memory("100 B", chain)
     (16, 18, 100)
     """
-    share = _plain(value) if isinstance(value, str) else checks.as_float(value)
-    if 0 < share < 1:
-        raise InvalidInputError(f'{what} is {shown(value)}, less than a byte; did you mean "{100 * share:g}%"?')
+    _refuse_share(value, what)
     if not isinstance(value, str) or not value.rstrip().endswith("%"):
         return parse_bytes(value, what, MEMORY_FORMS)
     least, most = least_memory(problem), peak_memory(problem)
     return whole_bytes(least + parse_share(value, what) * (most - least), what, value, MEMORY_FORMS, "%")
 
 
-def _plain(text: str) -> float:
-    """A text that is a number alone; else nan."""
+def _refuse_share(value: object, what: str) -> None:
+    """Refuse a number between 0 and 1, alone or as a text: it was meant as a percentage."""
     try:
-        return float(text)
+        share = float(value) if isinstance(value, str) else checks.as_float(value)
     except ValueError:
-        return math.nan
+        return
+    if 0 < share < 1:
+        raise InvalidInputError(f'{what} is {shown(value)}, less than a byte; did you mean "{100 * share:g}%"?')
+
+
+def memory_of(value: object, problem: Problem, what: str) -> Bytes:
+    """A memory M in a call, in bytes: a number, or a text as in `parse_memory`; it keeps the unit it was written in."""
+    if isinstance(value, str):
+        given: object = parse_memory(value, problem, what)
+    else:
+        _refuse_share(value, what)
+        given = value
+    return Bytes(checks.size(what, given, 1), unit_written(given))
 
 
 def memory_percent(memory: int, problem: Problem) -> float | None:
@@ -112,9 +122,7 @@ def asked_memory(problem: Problem, memory: Quantity | None) -> Bytes | None:
         raise InvalidInputError(f"M is a {type(memory).__name__}; the problem is the first argument, and M the second")
     if isinstance(memory, Device):
         raise InvalidInputError(f"M is {shown(memory)}; write device= before it")
-    text = isinstance(memory, str) or 0 < checks.as_float(memory) < 1
-    parsed = parse_memory(memory, problem, "M") if text else memory
-    return Bytes(checks.size("M", parsed, 1), unit_written(parsed))
+    return memory_of(memory, problem, "M")
 
 
 def make_device(

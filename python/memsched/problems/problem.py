@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import takewhile
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,6 +23,7 @@ Problem: TypeAlias = Chain | Graph | GraphFamily
 ChunkLike: TypeAlias = int | str | None
 
 _OF_A_STAGE = re.compile(r"(?:F|B|a|tape|d)([1-9]\d*)(?:/\d+)?$")
+_UNNAMED = re.compile(r"stage \d+")  # what a chain calls a stage without a name
 
 
 @once_per_object
@@ -76,7 +78,23 @@ def stage_of(problem: Problem, name: str) -> str | None:
     if not isinstance(problem, Chain):
         return None
     found = _OF_A_STAGE.match(name)
-    return problem.names[int(found[1]) - 1] if found else None
+    return _stage_names(problem)[int(found[1]) - 1] if found else None
+
+
+@once_per_object
+def _stage_names(chain: Chain) -> tuple[str, ...]:
+    return tuple(chain.names)
+
+
+def short_stage_of(problem: Problem, name: str) -> str | None:
+    """The same to be drawn: of modules such as "layer1.0.conv1..layer1.0.relu" what they share; None if not named."""
+    stage = stage_of(problem, name)
+    if not stage or _UNNAMED.fullmatch(stage):
+        return None
+    first, dots, last = stage.partition("..")
+    pairs = zip(first.split("."), last.split("."), strict=False)
+    same = [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+    return ".".join(same) if dots and same else stage
 
 
 def graph_of(problem: Problem, chunk: ChunkLike = None) -> Graph:

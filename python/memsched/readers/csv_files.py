@@ -9,9 +9,9 @@ from pathlib import Path
 
 from memsched._core import Chain
 from memsched.errors import InvalidInputError
-from memsched.readers.tables import REQUIRED, Columns, chain_of, chain_to_columns, check_header
+from memsched.readers.tables import REQUIRED, Columns, chain_of, check_header
 from memsched.support.documents import Document
-from memsched.support.files import path_of, plain_cell, read_cell, read_text, write_bytes
+from memsched.support.files import path_of, read_cell, read_text
 
 _SEPARATORS = (",", ";", "\t")
 
@@ -25,9 +25,9 @@ def chain_from_csv(
 ) -> Chain:
     """Read a chain from a CSV file with one line per stage.
 
-    The first line names the columns, as for `chain_from_frame`; the second one is the input of the network, whose times
+    The first line names the columns, as for `Chain.from_frame`; the second one is the input of the network, whose times
     are empty. Commas, semicolons or tabs separate the cells. Lines without any text are skipped. An apostrophe before a
-    name that begins with =, +, - or @ is dropped, as in `read_buffers`.
+    name that begins with =, +, - or @ is dropped, as in `read_buffers`, and so is one before a blank name.
 
     Parameters
     ----------
@@ -46,15 +46,14 @@ def chain_from_csv(
     Raises
     ------
     InvalidInputError
-        The file cannot be read, or its contents are wrong as for `chain_from_frame`; the message names the line.
+        The file cannot be read, or its contents are wrong as for `Chain.from_frame`; the message names the line.
 
     Examples
     --------
-    >>> import pathlib, tempfile
-    >>> from memsched.readers.csv_files import chain_from_csv
+    >>> import memsched as ms, pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "small.csv"
     >>> _ = path.write_text("name,forward_time,backward_time,activation\\nx,,,4\\nconv,1 ms,2 ms,6\\nfc,2 ms,3 ms,5\\n")
-    >>> chain = chain_from_csv(path)
+    >>> chain = ms.Chain.from_csv(path)
     >>> chain.name, chain.forward_time.tolist(), chain.activation.tolist(), chain.gradient.tolist()
     ('small', [0.001, 0.002], [4, 6, 5], [0, 6, 5])
     """
@@ -69,44 +68,16 @@ def chain_from_csv(
             raise InvalidInputError(f"{where}, line {line} has {len(row)} cells; it must have {len(header)}")
     columns: Columns = {key: [row[k] for _, row in rows] for k, key in enumerate(header)}
     if "name" in columns:
-        columns["name"] = [read_cell(text) for text in columns["name"]]
+        columns["name"] = [_read_name(text) for text in columns["name"]]
     title = Path(path_of(path)).stem if name is None else name
     return chain_of(columns, where, lambda row: f"{where}, line {lines[row]}", title, resident, provenance)
 
 
-def write_chain_csv(path: str | os.PathLike[str], chain: Chain) -> None:
-    """Write a chain to a CSV file that `chain_from_csv` reads.
-
-    Parameters
-    ----------
-    path : str or path
-    chain : Chain
-
-    Raises
-    ------
-    InvalidInputError
-        The file cannot be written.
-
-    Examples
-    --------
-    >>> import memsched as ms, pathlib, tempfile
-    >>> from memsched.readers.csv_files import chain_from_csv, write_chain_csv
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "chain.csv"
-    >>> chain = ms.profiles.load("resnet18-224-b32")
-    >>> write_chain_csv(path, chain)
-    >>> ms.peak_memory(chain_from_csv(path, resident=chain.resident)) == ms.peak_memory(chain)
-    True
-    """
-    columns = chain_to_columns(chain)
-    columns["name"] = [plain_cell(text) for text in columns["name"]]
-    text = io.StringIO()
-    plain, quoting = (
-        csv.writer(text, lineterminator="\n", quoting=kind) for kind in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
-    )
-    plain.writerow(columns)
-    for row in zip(*columns.values(), strict=True):
-        (quoting if "\r" in row[0] else plain).writerow(row)
-    write_bytes(path, text.getvalue().encode())
+def _read_name(cell: str) -> str | None:
+    """The name in a cell; None if it is empty. An apostrophe tells a blank name from none."""
+    if not cell.strip():
+        return None
+    return read_cell(cell) if cell.lstrip("'").strip() else cell[1:]
 
 
 def _csv_rows(text: str, where: str) -> tuple[list[str], list[tuple[int, list[str]]]]:

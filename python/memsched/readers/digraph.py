@@ -8,14 +8,15 @@ from typing import Any, TypeAlias
 
 from memsched._core import Graph
 from memsched.errors import InvalidInputError, shown
-from memsched.readers.values import bytes_of, listed, seconds_of
-from memsched.support import checks
+from memsched.readers.values import listed
+from memsched.support import checks, quantities
 
 _NEEDED = ("time", "size")
 _KNOWN = (*_NEEDED, "workspace", "phase", "kind", "layer", "once", "role")
 _SOURCES = ("input", "weight")  # roles of nodes that are no ops
 _OF_GRAPH = ("name", "batch", "resident")
-_OF_GRAPHML = ("node_default", "edge_default")  # what networkx adds to a graph that it reads from a file
+# What networkx adds to a graph that it reads from a file, to its nodes, and to its edges.
+_OF_FILES, _OF_NODES, _OF_EDGES = ("node_default", "edge_default", "mode"), ("label",), ("id", "label")
 _SHOWN = 5  # nodes of a cycle
 
 Node: TypeAlias = Hashable
@@ -41,6 +42,8 @@ def graph_from_networkx(
     * `kind`, `layer`, `once`: as for an op of `Graph`.
     * `role`: "input" or "weight" for a node that is no op but a tensor, there from the beginning. It has only `size`.
 
+    Labels and the ids of edges, which files in GEXF and GraphML may have, are not read.
+
     Parameters
     ----------
     digraph : networkx.DiGraph
@@ -64,14 +67,13 @@ def graph_from_networkx(
     Examples
     --------
     >>> import memsched as ms
-    >>> from memsched.readers.digraph import graph_from_networkx
     >>> import networkx  # doctest: +SKIP
     >>> step = networkx.DiGraph(name="small")  # doctest: +SKIP
     >>> step.add_node("x", role="input", size="4MiB")  # doctest: +SKIP
     >>> step.add_node("conv", time="1 ms", size="6MiB")  # doctest: +SKIP
     >>> step.add_node("loss", time="10 us", size="6MiB", phase="bwd")  # doctest: +SKIP
     >>> step.add_edges_from([("x", "conv"), ("conv", "loss")])  # doctest: +SKIP
-    >>> ms.peak_memory(graph_from_networkx(step))  # doctest: +SKIP
+    >>> ms.peak_memory(ms.Graph.from_networkx(step))  # doctest: +SKIP
     12582912
     """
     nodes, before, after = _parts(digraph)
@@ -84,7 +86,7 @@ def graph_from_networkx(
     for node in order:
         attributes, title = nodes[node], names[node]
         source = "role" in attributes
-        size = bytes_of(attributes["size"], f"size of node '{title}'")
+        size = quantities.size(f"size of node '{title}'", attributes["size"])
         if not source:
             phases[node] = _phase(attributes, title, any(phases.get(one) == "bwd" for one in before[node]))
             op = _op(attributes, title, phases[node])
@@ -100,7 +102,7 @@ def graph_from_networkx(
         ops,
         name=checks.text("name", title),
         batch=batch if batch is not None else own.get("batch", 1),
-        resident=bytes_of(resident if resident is not None else own.get("resident", 0), "resident"),
+        resident=quantities.size("resident", resident if resident is not None else own.get("resident", 0)),
     )
 
 
@@ -116,10 +118,11 @@ def _parts(digraph: Any) -> tuple[dict[Node, Attributes], dict[Node, list[Node]]
     before: dict[Node, list[Node]] = {node: [] for node in nodes}
     after: dict[Node, list[Node]] = {node: [] for node in nodes}
     for one, other, attributes in digraph.edges(data=True):
-        if attributes:
+        unknown = [key for key in attributes if key not in _OF_EDGES]
+        if unknown:
             raise InvalidInputError(
-                f"the edge from '{one}' to '{other}' has the attributes {listed(attributes)}; edges have none: the "
-                "size of a tensor belongs to the node that writes it"
+                f"the edge from '{one}' to '{other}' has the attributes {listed(unknown)}; edges have none: the size "
+                "of a tensor belongs to the node that writes it"
             )
         before[other].append(one)
         after[one].append(other)
@@ -128,7 +131,7 @@ def _parts(digraph: Any) -> tuple[dict[Node, Attributes], dict[Node, list[Node]]
 
 def _own(digraph: Any) -> dict[str, Any]:
     """The attributes of the graph itself."""
-    unknown = [key for key in digraph.graph if key not in (*_OF_GRAPH, *_OF_GRAPHML)]
+    unknown = [key for key in digraph.graph if key not in (*_OF_GRAPH, *_OF_FILES)]
     if unknown:
         known = ", ".join(_OF_GRAPH)
         raise InvalidInputError(f"digraph has the unknown attributes {listed(unknown)}; known ones are {known}")
@@ -162,7 +165,7 @@ def _check_attributes(nodes: Mapping[Node, Attributes], before: Mapping[Node, li
             if key not in attributes:
                 missing.setdefault(key, []).append(node)
         for key in attributes:
-            if key not in (("size", "role") if source else _KNOWN):
+            if key not in (("size", "role") if source else _KNOWN) and key not in _OF_NODES:
                 unknown.setdefault(str(key), []).append(node)
     if missing:
         remedy = 'every op has time and size, and a tensor that is an input has size and role="input"'
@@ -221,8 +224,8 @@ def _phase(attributes: Attributes, title: str, late: bool) -> str:
 
 def _op(attributes: Attributes, title: str, phase: str) -> dict[str, Any]:
     """An op without its tensors."""
-    time = seconds_of(attributes["time"], f"time of node '{title}'")
-    workspace = bytes_of(attributes.get("workspace", 0), f"workspace of node '{title}'")
+    time = quantities.seconds(f"time of node '{title}'", attributes["time"])
+    workspace = quantities.size(f"workspace of node '{title}'", attributes.get("workspace", 0))
     op: dict[str, Any] = {"name": title, "phase": phase}
     if "kind" in attributes:
         op["kind"] = checks.text(f"kind of node '{title}'", attributes["kind"])

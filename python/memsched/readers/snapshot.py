@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from functools import lru_cache
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
 from typing import Any
 
 from memsched.arena.buffers import Buffer
 from memsched.errors import InvalidInputError, shown
 from memsched.readers.plain_pickle import plain_data
 from memsched.support import checks
+from memsched.support.arguments import public
 from memsched.support.files import MOST_BYTES, path_of, read_bytes
+from memsched.support.units import counted
 
 _ACTIVE = ("active_allocated", "active_pending_free", "active_awaiting_free")
 _LIBRARY = re.compile(
@@ -21,12 +24,21 @@ _LIBRARY = re.compile(
 _PYTHON = re.compile(r"\.py$|^<")  # files, and what was typed in, such as "<stdin>"; frames of C++ have neither
 _RECORD = "torch.cuda.memory._record_memory_history()"
 _LESS = '_record_memory_history has the options max_entries and stacks="python"'
+_DEEPEST = 24  # calls of a stack that are kept
+_FILE, _FUNCTION = 120, 80  # letters of a file, its end, and of a function, its beginning
+_PART = 1000  # addresses that are moved for a new one, at most
+_LIKE = "record without a break, and with all actions"
 BEFORE = "before the trace"
 """The name of buffers that were allocated before the trace begins, where nothing tells more."""
 
 Record = dict[str, Any]
+Origin = tuple[str | None, tuple[str, ...]]
+"""The name and the stack of a buffer."""
+
+_BEFORE: Origin = (BEFORE, ())
 
 
+@public
 def read_snapshot(path: str | os.PathLike[str], *, device: int | None = None) -> tuple[Buffer, ...]:
     """Read buffers from a snapshot that `torch.cuda.memory._dump_snapshot` wrote.
 
@@ -44,6 +56,10 @@ def read_snapshot(path: str | os.PathLike[str], *, device: int | None = None) ->
     is neither the standard library's nor an installed package's; else the innermost line of Python code. It is None
     where the trace knows no Python code, as in most of the backward, and "before the trace" where nothing is known.
 
+    `Buffer.stack` has the calls, the innermost first, as in "/home/me/model.py:31 forward": those of Python code, or
+    all where there are none; at most 24, and of long names a part. The picture of a placement in a notebook shows them
+    where the pointer is.
+
     Parameters
     ----------
     path : str or path
@@ -58,7 +74,8 @@ def read_snapshot(path: str | os.PathLike[str], *, device: int | None = None) ->
     Raises
     ------
     InvalidInputError
-        The file cannot be read, is no snapshot, asks for code to be run, has events of several devices, or has none.
+        The file cannot be read, is no snapshot, asks for code to be run, has events of several devices, or has none; or
+        its events contradict each other, as when two allocations share bytes at one time.
 
     Examples
     --------
@@ -105,11 +122,30 @@ def _device(traces: list[Any], device: int | None, where: str) -> int:
     if not busy:
         raise InvalidInputError(f"{where} has no events; call {_RECORD} before what is to be recorded")
     if device is None and len(busy) > 1:
-        told = ", ".join(f"{number} ({events[number]} events)" for number in busy)
+        told = ", ".join(f"{number} ({counted(events[number], 'event')})" for number in busy)
         raise InvalidInputError(f"{where} has events of several devices: {told}; choose one with device=")
     if device is not None and checks.count("device", device, 0, 2**31) not in busy:
         raise InvalidInputError(f"device is {device}, of which {where} has no events; those with events are {busy}")
     return busy[0] if device is None else int(device)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """What the name of a file tells, and what is shown of it."""
+
+    python: bool
+    library: bool
+    name: str  # without folders
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A frame, and the texts that it is shown as."""
+
+    file: _File
+    name: str
+    text: str  # with folders
 
 
 class _Replay:
@@ -117,11 +153,15 @@ class _Replay:
 
     def __init__(self, where: str, device: int) -> None:
         self.where, self.device = where, device
-        self.found: list[tuple[int, int | None, int, str | None]] = []  # start, end, size, name
-        self.live: dict[int, tuple[int, int, str | None]] = {}  # by address: start, size, name
+        self.found: list[tuple[int, int | None, int, Origin]] = []  # start, end, size, origin
+        self.live: dict[int, tuple[int, int, Origin]] = {}  # by address: start, size, origin
+        self.addresses = _Sorted()  # of those
         self.asked: dict[int, int] = {}  # by address: when its free was requested
+        self.freed: set[int] = set()  # addresses where nothing has been allocated since
         self.completes = False  # whether any free is told to be complete
-        self.names: dict[int, str | None] = {}  # by the identity of a list of frames
+        self.origins: dict[int, Origin] = {}  # by the identity of a list of frames
+        self.calls: dict[int, _Call | None] = {}  # by the identity of a frame
+        self.files: dict[int, _File] = {}  # by the identity of a name: a long one may stand in many frames
         self.seen: set[int] = set()  # identities of lists of blocks
 
     def read(self, event: Any, k: int) -> int | None:
@@ -134,28 +174,58 @@ class _Replay:
             return None  # about segments, or a mark
         address, size = _whole(event, "addr", what), _whole(event, "size", what)
         if action == "alloc":
-            self.alloc(address, size, self.name(event), k + 1, what)
+            self.alloc(address, size, self.origin(event), k + 1, what)
         elif action == "free_requested":
+            self.known(address, size, what)
+            if address in self.asked:
+                raise InvalidInputError(f"{what} frees what another event has freed; {_LIKE}")
             self.asked[address] = k + 1
-            self.live.setdefault(address, (0, size, BEFORE))
         else:
             self.completes = True
-            self.free(address, size, k + 1)
+            self.known(address, size, what)
+            self.free(address, k + 1)
         return address
 
-    def alloc(self, address: int, size: int, name: str | None, time: int, what: str) -> None:
-        if address in self.live:
-            if address not in self.asked:
-                raise InvalidInputError(
-                    f"{what} allocates at an address that is not free; record without a break, and with all actions"
-                )
-            self.free(address, size, self.asked[address])
-        self.live[address] = (time, size, name)
+    def alloc(self, address: int, size: int, origin: Origin, time: int, what: str) -> None:
+        """Hold a block, where none is. A free that was requested, and is not told to be complete, is complete now."""
+        while (other := self.meets(address, size)) is not None:
+            if other not in self.asked:
+                raise InvalidInputError(f"{what} allocates at an address that is not free; {_LIKE}")
+            self.free(other, self.asked[other])
+        self.hold(address, time, size, origin)
 
-    def free(self, address: int, size: int, time: int) -> None:
-        start, own, name = self.live.pop(address, (0, size, BEFORE))
+    def hold(self, address: int, time: int, size: int, origin: Origin) -> None:
+        self.live[address] = time, size, origin
+        self.addresses.add(address)
+        self.freed.discard(address)
+
+    def meets(self, address: int, size: int) -> int | None:
+        """The address of a block that is held and shares bytes, or its address, with this one."""
+        if address in self.live:
+            return address
+        before, after = self.addresses.around(address)
+        if before is not None and before + self.live[before][1] > address:
+            return before
+        return after if after is not None and address + size > after else None
+
+    def known(self, address: int, size: int, what: str) -> None:
+        """Refuse a free of what is not held. What no event has told of was held before the trace."""
+        if address in self.freed:
+            raise InvalidInputError(f"{what} frees what another event has freed; {_LIKE}")
+        if address not in self.live:
+            if self.meets(address, size) is not None:
+                raise InvalidInputError(f"{what} frees a part of what another event has allocated; {_LIKE}")
+            self.hold(address, 0, size, _BEFORE)
+        own = self.live[address][1]
+        if own != size:
+            raise InvalidInputError(f"{what} frees {size} bytes where {own} are allocated; {_LIKE}")
+
+    def free(self, address: int, time: int) -> None:
+        start, size, origin = self.live.pop(address)
+        self.addresses.remove(address)
         self.asked.pop(address, None)
-        self.found.append((start, time, own, name))
+        self.freed.add(address)
+        self.found.append((start, time, size, origin))
 
     def read_segment(self, segment: Any, known: set[int | None]) -> None:
         """Add the blocks of a segment that no event is about: they live from the beginning to the end."""
@@ -176,54 +246,104 @@ class _Replay:
             address = at + rounded  # old snapshots do not tell the addresses of blocks, which lie side by side
             if block.get("state") in _ACTIVE and at not in known:
                 size = _whole(block, "requested_size", what) if "requested_size" in block else rounded
-                self.found.append((0, None, size, self.name(block) or BEFORE))
+                name, stack = self.origin(block)
+                self.found.append((0, None, size, (name or BEFORE, stack)))
 
     def buffers(self, end: int) -> tuple[Buffer, ...]:
         """All buffers, where the trace ends at this time."""
-        for address, (start, size, name) in self.live.items():
+        for address, (start, size, origin) in self.live.items():
             asked = None if self.completes else self.asked.get(address)
-            self.found.append((start, asked, size, name))
+            self.found.append((start, asked, size, origin))
         ordered = sorted(self.found, key=lambda row: row[0])  # stable: those from before as they are freed
-        return tuple(Buffer(row[0], end if row[1] is None else row[1], row[2], name=row[3]) for row in ordered)
+        return tuple(
+            Buffer(start, end if until is None else until, size, name=name, stack=stack)
+            for start, until, size, (name, stack) in ordered
+        )
 
-    def name(self, record: Record) -> str | None:
-        """Where an event or a block was allocated. Many events share a list of frames."""
+    def origin(self, record: Record) -> Origin:
+        """Where an event or a block was allocated. Many events share a list of frames.
+
+        The name is of the innermost call of the user's Python code, or of any Python code. The stack has the innermost
+        calls of Python code, or of any code if there is none.
+        """
         frames = record.get("frames")
         key = id(frames)
-        if key not in self.names:
-            self.names[key] = _innermost(frames)
-        return self.names[key]
+        if key not in self.origins:
+            calls = [self.call(frame) for frame in (frames if isinstance(frames, list | tuple) else ())]
+            known = [call for call in calls if call is not None]
+            python = [call for call in known if call.file.python]
+            named = next((call for call in python if not call.file.library), python[0] if python else None)
+            chosen = python or known
+            stack = [call.text for call in chosen[:_DEEPEST]]
+            more = ["…"] if len(chosen) > _DEEPEST else []
+            self.origins[key] = (named.name if named else None, (*stack, *more))
+        return self.origins[key]
+
+    def call(self, frame: Any) -> _Call | None:
+        """What a frame tells; None if it names no file. Many lists share a frame."""
+        key = id(frame)
+        if key not in self.calls:
+            filename = frame.get("filename") if isinstance(frame, dict) else None
+            self.calls[key] = self.called(frame, filename) if isinstance(filename, str) else None
+        return self.calls[key]
+
+    def called(self, frame: Record, filename: str) -> _Call:
+        file = self.files.get(id(filename))
+        if file is None:
+            file = self.files[id(filename)] = _file(filename)
+        line, function = frame.get("line"), frame.get("name")
+        rest = f":{line}" if isinstance(line, int) else ""
+        if isinstance(function, str):
+            rest += f" {function}" if len(function) <= _FUNCTION else f" {function[: _FUNCTION - 1]}…"
+        name, text = (part.encode("utf-8", "replace").decode() for part in (file.name + rest, file.path + rest))
+        return _Call(file, name, text)
 
 
-@lru_cache(maxsize=4096)  # a long name may stand in many frames
-def _is_python(filename: str) -> bool:
-    return _PYTHON.search(filename) is not None
+class _Sorted:
+    """Numbers in order, in parts of a bounded length: a new one moves few others."""
+
+    def __init__(self) -> None:
+        self.parts: list[list[int]] = [[]]
+        self.firsts: list[int] = [-1]  # no number of a part is less
+
+    def part(self, number: int) -> int:
+        """Which part a number belongs to."""
+        return bisect_right(self.firsts, number) - 1
+
+    def add(self, number: int) -> None:
+        k = self.part(number)
+        part = self.parts[k]
+        part.insert(bisect_left(part, number), number)
+        if len(part) > _PART:
+            half = len(part) // 2
+            self.parts[k : k + 1] = [part[:half], part[half:]]
+            self.firsts.insert(k + 1, part[half])
+
+    def remove(self, number: int) -> None:
+        k = self.part(number)
+        part = self.parts[k]
+        del part[bisect_left(part, number)]
+        if not part and k:
+            del self.parts[k], self.firsts[k]
+
+    def around(self, number: int) -> tuple[int | None, int | None]:
+        """The next lower and the next higher number; only the first part can be empty."""
+        k = self.part(number)
+        at = bisect_left(self.parts[k], number)
+        lower = self.parts[k][at - 1 : at] if at else self.parts[k - 1][-1:] if k else []
+        higher = self.parts[k][at : at + 1] or (self.parts[k + 1][:1] if k + 1 < len(self.parts) else [])
+        return next(iter(lower), None), next(iter(higher), None)
 
 
-@lru_cache(maxsize=4096)
-def _is_library(filename: str) -> bool:
-    return _LIBRARY.search(filename) is not None
-
-
-def _innermost(frames: Any) -> str | None:
-    """The innermost frame of the user's code as a text; frames begin with the innermost."""
-    outer = None
-    for frame in frames if isinstance(frames, list | tuple) else ():
-        filename = frame.get("filename") if isinstance(frame, dict) else None
-        if not isinstance(filename, str) or not _is_python(filename):
-            continue
-        if not _is_library(filename):
-            return _text(frame)
-        outer = outer or frame
-    return _text(outer) if outer else None
-
-
-def _text(frame: Record) -> str:
-    """A frame of Python code as a text."""
-    file, line, function = re.split(r"[/\\]", frame["filename"])[-1], frame.get("line"), frame.get("name")
-    place = f"{file}:{line}" if isinstance(line, int) else file
-    text = f"{place} {function}" if isinstance(function, str) else place
-    return text.encode("utf-8", "replace").decode()
+def _file(filename: str) -> _File:
+    """What the name of a file tells; of a long one the end is shown."""
+    path = filename if len(filename) <= _FILE else f"…{filename[1 - _FILE :]}"
+    return _File(
+        python=_PYTHON.search(filename) is not None,
+        library=_LIBRARY.search(filename) is not None,
+        name=re.split(r"[/\\]", path)[-1],
+        path=path,
+    )
 
 
 def _whole(record: Record, key: str, what: str) -> int:

@@ -1,4 +1,4 @@
-"""Chains from tables: data frames and dicts of columns; and back."""
+"""Chains from tables: data frames and dicts of columns."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from memsched._core import Chain
 from memsched.errors import InvalidInputError, shown
-from memsched.readers.values import bytes_of, is_empty, listed, seconds_of
-from memsched.support import checks
+from memsched.readers.values import is_empty, listed
+from memsched.support import checks, quantities
 from memsched.support.documents import Document
 
 REQUIRED = ("forward_time", "backward_time", "activation")
@@ -31,7 +31,7 @@ def chain_from_frame(
     required; `gradient`, `saved`, `forward_overhead`, `transient_overhead`, `backward_overhead` and `name` (of the
     stage) are optional. The first row is the input of the network: its two times are empty, and its `activation` and
     `gradient` are those of the input. Empty cells, and columns that are left out, have the defaults of `Chain`; the
-    default of `gradient` is `activation`, but 0 for the input. Empty are None, NaN and blank texts.
+    default of `gradient` is `activation`, but 0 for the input. Empty are None, NaN and, but for names, blank texts.
 
     Parameters
     ----------
@@ -57,50 +57,17 @@ def chain_from_frame(
     Examples
     --------
     >>> import memsched as ms
-    >>> from memsched.readers.tables import chain_from_frame
     >>> table = {
     ...     "name": ["input", "conv", "fc"],
     ...     "forward_time": [None, "1 ms", "2 ms"],
     ...     "backward_time": [None, "2 ms", "3 ms"],
     ...     "activation": ["4MiB", "6MiB", "5MiB"],
     ... }
-    >>> chain = chain_from_frame(table, resident="10MiB")
+    >>> chain = ms.Chain.from_frame(table, resident="10MiB")
     >>> chain.n, chain.names, ms.peak_memory(chain)
     (2, ('conv', 'fc'), 37748736)
     """
     return chain_of(_columns_of(frame), "the frame", lambda row: f"row {row}", name, resident, provenance)
-
-
-def chain_to_columns(chain: Chain) -> dict[str, list[Any]]:
-    """The columns of a chain, as `chain_from_frame` reads them; pandas and polars make a data frame of them.
-
-    `resident`, `pieces`, `provenance` and the name of the chain are not among them.
-
-    Parameters
-    ----------
-    chain : Chain
-
-    Returns
-    -------
-    dict
-        A list for each column. Its first entry is that of the input.
-
-    Examples
-    --------
-    >>> import memsched as ms
-    >>> from memsched.readers.tables import chain_from_frame, chain_to_columns
-    >>> chain = ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5], saved=[9, 5])
-    >>> chain_to_columns(chain)["saved"]
-    [None, 9, 5]
-    >>> chain_from_frame(chain_to_columns(chain)) == chain
-    True
-    """
-    checks.kind("chain", chain, Chain)
-    columns: dict[str, list[Any]] = {"name": ["input", *chain.names]}
-    for key in COLUMNS[1:]:
-        entries = getattr(chain, key).tolist()
-        columns[key] = entries if key in _OF_INPUT else [None, *entries]
-    return columns
 
 
 def _columns_of(frame: Any) -> Columns:
@@ -169,7 +136,7 @@ def chain_of(
             gradient,
             **_optional(values),
             names=names,
-            resident=bytes_of(resident, "resident"),
+            resident=quantities.size("resident", resident),
             name=name,
             provenance=provenance,
         )
@@ -179,7 +146,7 @@ def chain_of(
 
 def _numbers(key: str, columns: Columns, where: Where) -> list[Any]:
     """The entries of a column; None where a cell that may be empty is."""
-    parse, needed = seconds_of if key in _TIMES else bytes_of, key in REQUIRED
+    parse, needed = quantities.seconds if key in _TIMES else quantities.size, key in REQUIRED
     found: list[Any] = []
     for row, cell in enumerate(columns[key]):
         if not is_empty(cell):
@@ -191,17 +158,17 @@ def _numbers(key: str, columns: Columns, where: Where) -> list[Any]:
     return found
 
 
-def _parsed(parse: Callable[[object, str], Any], cell: object, key: str, row: int, where: Where) -> Any:
+def _parsed(parse: Callable[[str, object], Any], cell: object, key: str, row: int, where: Where) -> Any:
     """A cell; the name of its row is made only for an error."""
     try:
-        return parse(cell, key)
+        return parse(key, cell)
     except InvalidInputError as error:
         raise InvalidInputError(f"{where(row)}: {error}") from error
 
 
 def _name(cell: object, default: str, where: str) -> str:
     """The name of a stage."""
-    if is_empty(cell):
+    if is_empty(cell) and not isinstance(cell, str):
         return default
     number = checks.as_float(cell)  # pandas makes floats of numbers beside an empty cell
     if abs(number) < checks.EXACT_BYTES and number.is_integer():

@@ -10,6 +10,8 @@ from memsched.arena.placement import Placement
 from memsched.problems.problem import largest_graph
 from memsched.result import Result
 
+_NEAR = 1e-6  # of moments, relative to their size
+
 
 def budget_of(result: Result) -> int:
     """Bytes that the plan may use: the smaller of its budget and the device's memory."""
@@ -19,6 +21,13 @@ def budget_of(result: Result) -> int:
 def round_end(result: Result) -> float:
     """The end of the last step of the round in the timeline, in seconds."""
     return max(result.timeline.end.tolist(), default=0.0)
+
+
+def origin(placement: Placement) -> int | float:
+    """The moment that a picture counts from: 0, or the first if they are so late that they hardly differ as floats."""
+    moments = [moment for buffer in placement.buffers for moment in (buffer.start, buffer.end)] or [0]
+    first, last = min(moments), max(moments)
+    return 0 if last - first > _NEAR * max(abs(first), abs(last)) else first
 
 
 Columns = dict[str, list[Any]]  # one entry per buffer

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from memsched.arena.buffers import Buffer
 from memsched.arena.placement import Placement
 from memsched.errors import visible
+from memsched.show.arena import origin
 from memsched.support.units import counted, exact_bytes
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def overlay(figure: Figure, placement: Placement, most: int) -> tuple[str, str]:
 
     Those that are seen best come first. Empty if there are none.
     """
-    (axes, *_) = figure.axes
+    (axes, *_), zero = figure.axes, origin(placement)
     box, (first, until), (_, top) = axes.get_position(), axes.get_xlim(), axes.get_ylim()
     highest = max((path.get_extents().y1 for path in axes.collections[0].get_paths()), default=0.0)
     if not highest:
@@ -52,7 +53,7 @@ def overlay(figure: Figure, placement: Placement, most: int) -> tuple[str, str]:
     rows = []
     for one, offset in _alive(placement):
         width, height = (one.end - one.start) * wide, one.size * byte
-        left, upper = box.x0 * _GRID + (one.start - first) * wide, (1 - box.y0) * _GRID - offset * byte - height
+        left, upper = box.x0 * _GRID + (one.start - zero - first) * wide, (1 - box.y0) * _GRID - offset * byte - height
         rows.append((width * height, left, upper, width, height, one, offset))
     rows.sort(key=lambda row: -row[0])
     parts: list[str] = []

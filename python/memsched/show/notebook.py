@@ -6,7 +6,6 @@ import base64
 import io
 import os
 import warnings
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -19,7 +18,7 @@ from memsched.errors import InfeasibleError, MemschedError, visible
 from memsched.problems.bounds import Bounds
 from memsched.problems.family import count_rounds
 from memsched.problems.problem import name_of
-from memsched.result import Result
+from memsched.result import Result, as_fast
 from memsched.show.arena import budget_of
 from memsched.show.hover import STYLE, overlay
 from memsched.show.plots.addresses import plot_addresses
@@ -27,10 +26,11 @@ from memsched.show.plots.fit import plot_fit
 from memsched.show.plots.frontier import plot_frontier
 from memsched.show.plots.plan import plot
 from memsched.show.plots.sweep import plot_sweep
+from memsched.show.report.sweep_rows import standings
 from memsched.study.comparison import Comparison
 from memsched.study.fit import Fit
 from memsched.study.frontier import Frontier
-from memsched.study.sweep.names import link_of, planner_names, point_of, problem_of
+from memsched.study.sweep.names import link_of, problem_of
 from memsched.study.sweep.table import Sweep
 from memsched.support.units import counted, format_bytes, format_link, format_percent, format_seconds
 from memsched.validation.plan import ValidationReport
@@ -116,7 +116,7 @@ def draw(shown: object, path: str | os.PathLike[str] | None = None) -> Figure:
 
 # Class -> its picture, and what that has a mark for.
 _PICTURES: Mapping[type, tuple[Callable[..., Figure], str]] = {
-    Fit: (plot_fit, "choices"),
+    Fit: (plot_fit, "ways"),
     Frontier: (plot_frontier, "results"),
     Placement: (plot_addresses, "buffers"),
     Result: (plot, "schedule"),
@@ -259,7 +259,7 @@ def _comparison(found: Comparison) -> _Table:
         head=head,
         rows=rows,
         note="gap: above a lower bound on the plans that the planner can make" if plans else "",
-        best=frozenset(k for k, name in enumerate(found) if name in plans and plans[name].makespan <= least),
+        best=frozenset(k for k, name in enumerate(found) if name in plans and as_fast(plans[name].makespan, least)),
     )
 
 
@@ -297,36 +297,27 @@ def _frontier(found: Frontier) -> _Table:
 
 def _fit(found: Fit) -> _Table:
     rows: list[tuple[str, ...]] = []
-    for one in found.choices:
+    for one in found.ways:
         largest = "" if one.largest_batch is None else str(one.largest_batch)
-        time = "does not fit" if one.step_time is None else format_seconds(one.step_time)
+        time = "does not fit" if one.makespan is None else format_seconds(one.makespan)
         rows.append((one.name, format_bytes(one.peak_memory), time, largest))
     verdict = "fits" if found.fits else "does not fit"
     return _Table(
         title=f"a step of plain PyTorch {verdict}: {format_bytes(found.peak_memory)} of {format_bytes(found.memory)}",
-        head=("choice", "peak", "forward, backward", "largest batch"),
+        head=("way", "peak", "forward, backward", "largest batch"),
         rows=rows,
-        note=found.times,
+        note="; ".join([found.times, *found.notes]),
     )
 
 
 def _sweep(found: Sweep) -> _Table:
-    names, counts = planner_names(found.rows), defaultdict[str, Counter[str]](Counter)
-    fastest: dict[Any, float] = {}
-    for row in found.rows:
-        if row["status"] == "planned":
-            fastest[point_of(row)] = min(row["makespan"], fastest.get(point_of(row), row["makespan"]))
-    for name, row in zip(names, found.rows, strict=True):
-        counts[name][row["status"]] += 1
-        counts[name]["fastest"] += row["status"] == "planned" and row["makespan"] <= fastest[point_of(row)]
-    columns = ("planned", "infeasible", "failed", "fastest")
-    rows = [(name, *(str(count[key]) for key in columns)) for name, count in counts.items()]
+    rows = [(one.name, *map(str, (one.planned, one.infeasible, one.failed, one.best))) for one in standings(found.rows)]
     note = "fastest: where no other planner was faster" + (
         "; the file that was read claims it" if found.claimed else ""
     )
     return _Table(
         title=f"{counted(len(found), 'point')} of {counted(len({problem_of(row) for row in found.rows}), 'problem')}",
-        head=("planner", *columns),
+        head=("planner", "planned", "infeasible", "failed", "fastest"),
         rows=rows[:_MOST_ROWS],
         note=note if len(rows) <= _MOST_ROWS else f"{note}; {_MOST_ROWS} of {len(rows)} planners are shown",
     )

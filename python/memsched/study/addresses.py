@@ -17,9 +17,9 @@ from memsched.arena.residency import as_buffers, as_columns, buffers_of, for_all
 from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.problems.problem import largest_graph, simulate
 from memsched.result import Result
-from memsched.support import checks, quantities
+from memsched.support import quantities
 from memsched.support.docstrings import documented
-from memsched.support.types import Progress, Quantity
+from memsched.support.types import Progress, Quantity, Size
 from memsched.support.units import exact_bytes
 
 _SECONDS_PER_BUFFER = 5e-6  # a lower estimate of the time to place one
@@ -28,11 +28,11 @@ _SECONDS_PER_BUFFER = 5e-6  # a lower estimate of the time to place one
 @documented
 def place(
     buffers: Iterable[Buffer] | Timeline | Result,
-    capacity: int | None = None,
+    capacity: Size | None = None,
     *,
     time_limit: Quantity | None = 10.0,
     method: str = "search",
-    alignment: int = 1,
+    alignment: Size = 1,
     progress: Progress = None,
 ) -> Placement:
     """Give every buffer an offset in one arena, so that no two share a byte while both are alive.
@@ -56,7 +56,7 @@ def place(
         Seconds after which the best placement so far is returned; None: search until it is proven.
     method : str
         "search", "greedy", or "ilp" for the integer program of the paper (needs memsched[ilp]).
-    alignment : int
+    alignment : int or str
         Offsets are multiples of this many bytes. For the buffers of a Result or a Timeline; a `Buffer` has its own.
 
     Raises
@@ -81,7 +81,7 @@ def place(
     >>> ms.place(ms.offload(chain, M=20, beta=1)).height
     20
     """
-    alignment = checks.count("alignment", alignment, 1, 2**40)
+    alignment = quantities.alignment(alignment)
     if isinstance(buffers, Result):
         buffers = _buffers_of_plan(buffers, largest_graph(buffers.problem, buffers.schedule), alignment)
     elif isinstance(buffers, Timeline):
@@ -99,7 +99,11 @@ def place(
 
 @documented
 def with_addresses(
-    result: Result, placement: Placement | None = None, *, time_limit: float | None = 10.0, alignment: int = 1
+    result: Result,
+    placement: Placement | None = None,
+    *,
+    time_limit: Quantity | None = 10.0,
+    alignment: Size = 1,
 ) -> Result:
     """Return the same plan with an address for everything it holds, so that its budget holds in one real arena.
 
@@ -109,7 +113,7 @@ def with_addresses(
         The result of `place(result)`. By default one that fits the budget is made here.
     time_limit : float, str or None
         Seconds for placing.
-    alignment : int
+    alignment : int or str
         Offsets are multiples of this many bytes; inputs and weights are packed without gaps.
 
     Returns
@@ -139,7 +143,7 @@ def with_addresses(
             "give a Result, and a Placement or nothing"
         )
     time_limit = quantities.time_limit(time_limit)
-    alignment = checks.count("alignment", alignment, 1, 2**40)
+    alignment = quantities.alignment(alignment)
     graph = largest_graph(result.problem, result.schedule)
     if placement is None:
         placement = _within_budget(result, graph, time_limit, alignment)

@@ -18,9 +18,9 @@ class Steady:
         What is there from step to step.
     gradients : int
         Of the parameters, when the backward is over.
-    learning : int
+    peak_forward_backward : int
         The most while forward and backward run, all of the above that is alive included.
-    updating : int
+    peak_update : int
         The most while the optimiser steps.
     """
 
@@ -29,17 +29,17 @@ class Steady:
     inputs: int
     optimizer: int
     gradients: int
-    learning: int
-    updating: int
+    peak_forward_backward: int
+    peak_update: int
 
     @property
     def peak_memory(self) -> int:
         """Of the whole step."""
-        return max(self.learning, self.updating)
+        return max(self.peak_forward_backward, self.peak_update)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Way:
     """One way to run a training step.
 
     Attributes
@@ -48,11 +48,12 @@ class Choice:
     fits : bool
     peak_memory : int
         Bytes of the whole process at the peak; what it needs at least, if it does not fit.
-    step_time : float or None
+    makespan : float or None
         Simulated seconds of forward and backward, transfers included; None if it does not fit. An optimiser's own
         operations are not counted.
     largest_batch : int or None
-        The most samples in dimension 0 of the inputs that fit; 0 if not even one does, None if it was not asked or not found.
+        The most samples in dimension 0 of the inputs that fit; 0 if not even one does, None if it was not asked or not
+        found.
     note : str
         What was assumed.
     """
@@ -60,7 +61,7 @@ class Choice:
     name: str
     fits: bool
     peak_memory: int
-    step_time: float | None
+    makespan: float | None
     largest_batch: int | None = None
     note: str = ""
 
@@ -77,35 +78,40 @@ class Fit(Printed, Drawn, Tabular):
         Where the seconds come from: measured, or a model.
     steady : Steady
         The plain step, part by part.
-    choices : tuple of Choice
+    ways : tuple of Way
         The plain step first.
     """
 
     memory: int
     times: str
     steady: Steady
-    choices: tuple[Choice, ...]
+    ways: tuple[Way, ...]
 
     @property
     def fits(self) -> bool:
         """Whether the plain step does."""
-        return self.peak_memory <= self.memory
+        return self.ways[0].fits
 
     @property
     def peak_memory(self) -> int:
-        """Bytes of the whole process over a steady step of plain PyTorch."""
-        return self.steady.peak_memory
+        """Bytes of the whole process over a steady step of plain PyTorch, with what was reserved."""
+        return self.ways[0].peak_memory
+
+    @property
+    def notes(self) -> list[str]:
+        """What was assumed for some ways."""
+        return [f"{one.name}: {one.note}" for one in self.ways if one.note]
 
     def to_json(self) -> dict[str, Any]:
         """The figures, as JSON has them."""
-        said = {**asdict(self), "choices": [asdict(one) for one in self.choices]}
+        said = {**asdict(self), "ways": [asdict(one) for one in self.ways]}
         return {"fits": self.fits, "peak_memory": self.peak_memory, **said}
 
     def _columns(self) -> Columns:
         return {
-            "choice": (str, [one.name for one in self.choices]),
-            "fits": (bool, [one.fits for one in self.choices]),
-            "peak_memory": (int, [one.peak_memory for one in self.choices]),
-            "step_time": (float, [one.step_time for one in self.choices]),
-            "largest_batch": (int, [one.largest_batch for one in self.choices]),
+            "way": (str, [one.name for one in self.ways]),
+            "fits": (bool, [one.fits for one in self.ways]),
+            "peak_memory": (int, [one.peak_memory for one in self.ways]),
+            "makespan": (float, [one.makespan for one in self.ways]),
+            "largest_batch": (int, [one.largest_batch for one in self.ways]),
         }

@@ -16,7 +16,7 @@ from memsched.errors import InfeasibleError, InvalidInputError, LimitError, show
 from memsched.planners.entry import takes
 from memsched.planners.registry import least_on, planner_named
 from memsched.planners.remat.recompute import make_table, most_slots
-from memsched.problems.budget import make_device, parse_memory
+from memsched.problems.budget import make_device, memory_of
 from memsched.problems.problem import ChunkLike, Problem, altered, graph_of, peak_memory
 from memsched.result import Result
 from memsched.study.carry import Draft
@@ -132,7 +132,8 @@ def frontier(
         planner's minimum to the plain peak.
     points : int
     slots : int, optional
-        Of the shared table, over the largest memory. By default as many as fit in 240 MB, at most 4000.
+        Of the shared table, over the largest memory. By default as many as fit in 240 MB, at most 4000. Refused where
+        there is no shared table: with a time_limit, for graphs, and for other planners.
     time_limit : float or str, optional
         Seconds per point, for planners with a time limit. With it, pofo improves its transfers on the simulator.
     progress : callable, optional
@@ -160,14 +161,21 @@ def frontier(
     link = make_device(problem, None if device is not None else 1, beta, device)
     memories = _memories(problem, planner, link, chunk, memory, points)
     link = altered(link, memory=memories[-1])
+    threads = checks.count("threads", threads, 0, 1024)
+    tabled = found.with_table if isinstance(problem, Chain) else None
     if slots is not None:
         slots = checks.count("slots", slots, 1, 1_000_000)
+        if tabled is None:
+            raise InvalidInputError(f"slots is {slots}, of a table, and {planner} has no table; leave slots out")
+        if time_limit:
+            raise InvalidInputError(
+                f"slots is {slots}, of a table that is not made with a time_limit; leave slots or time_limit out"
+            )
     run = found.plan
-    if found.with_table is not None and isinstance(problem, Chain) and not time_limit:  # its table takes long to make
+    if tabled is not None and isinstance(problem, Chain) and not time_limit:  # its table takes long to make
         capacity = max(1, min(memories[-1], peak_memory(problem)) - problem.resident)
-        count = slots or min(MOST_SLOTS, most_slots(problem))
-        table = make_table(problem, capacity, count, threads=checks.count("threads", threads, 0, 1024))
-        run = partial(found.with_table, table=table)
+        table = make_table(problem, capacity, slots or min(MOST_SLOTS, most_slots(problem)), threads=threads)
+        run = partial(tabled, table=table)
     options = takes(run, {"chunk": chunk, "time_limit": time_limit})
     results: list[Result | None] = []
     best: Result | None = None
@@ -212,9 +220,7 @@ def _memories(
         if not isinstance(memory, Sequence | np.ndarray) or not checks.is_list(memory) or not len(memory):
             as_list = f"as in [{shown(memory)}]" if isinstance(memory, str | int | float) else "not empty"
             raise InvalidInputError(f"memory is {shown(memory)}; give a list of sizes, {as_list}")
-        named = ((f"memory[{at}]", one) for at, one in enumerate(memory))
-        given = ((name, parse_memory(one, problem, name) if isinstance(one, str) else one) for name, one in named)
-        return sorted({checks.size(name, one, 1) for name, one in given})
+        return sorted({int(memory_of(one, problem, f"memory[{at}]")) for at, one in enumerate(memory)})
     return spaced(least_on(problem, planner, link, chunk), peak_memory(problem), points)
 
 

@@ -54,7 +54,7 @@ def imported_problem(path: str) -> Problem | None:
 
         return chain_from_csv(path)
     if ending == ".onnx":
-        from memsched.readers.onnx_model import graph_from_onnx
+        from memsched.readers.onnx.model import graph_from_onnx
 
         return graph_from_onnx(path)
     return None

@@ -115,19 +115,15 @@ def flag(name: str, value: object) -> bool:
     return bool(value)
 
 
-def size(name: str, value: object, least: int = 0) -> int:
-    """A whole number of bytes from `least` to EXACT_BYTES."""
-    if type(value) is int and least <= value <= EXACT_BYTES:
+def size(name: str, value: object, least: int = 0, most: int = EXACT_BYTES) -> int:
+    """A whole number of bytes from `least` to `most`, a power of two."""
+    if type(value) is int and least <= value <= most:
         return value
     number = as_float(value)
-    if not least <= number < math.inf or number != math.floor(number) or int(value) > EXACT_BYTES:  # type: ignore[call-overload]
-        raise InvalidInputError(f"{name} is {shown(value)}; it must be a whole number of bytes from {least} to 2^53")
+    if not least <= number < math.inf or number != math.floor(number) or int(value) > most:  # type: ignore[call-overload]
+        limits = f"from {least} to 2^{most.bit_length() - 1}"
+        raise InvalidInputError(f"{name} is {shown(value)}; it must be a whole number of bytes {limits}")
     return int(value)  # type: ignore[call-overload,no-any-return]
-
-
-def time_limit(value: object) -> float | None:
-    """Seconds >= 0, or None for no limit."""
-    return None if value is None else non_negative("time_limit", value, "seconds")
 
 
 def choice(name: str, value: object, known: Collection[str]) -> str:

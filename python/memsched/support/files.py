@@ -73,13 +73,13 @@ def _of_tilde(name: str) -> str:
     return "; only a shell knows '~', so write the path in full" if name.startswith("~") else ""
 
 
-def read_text(path: Name, *, encoding: str = "utf-8", most: int = MOST_BYTES) -> str:
-    """Read a whole text file of at most `most` bytes; line ends are kept."""
+def read_text(path: Name, *, encoding: str = "utf-8-sig", most: int = MOST_BYTES) -> str:
+    """Read a whole text file of at most `most` bytes; line ends are kept, a byte order mark is not."""
     content = read_bytes(path, most)
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
-        raise InvalidInputError(f"'{path_of(path)}' is no text in UTF-8; byte {error.start} is none of it") from error
+        raise InvalidInputError(f"'{path_of(path)}' is not UTF-8 text (byte {error.start})") from error
     except (ValueError, MemoryError) as error:
         raise InvalidInputError(f"'{path_of(path)}' cannot be read: {why(error)}") from error
 

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import math
+
 from memsched.support import checks
 from memsched.support.units import Bytes, parse_bandwidth, parse_bytes, parse_chunk, parse_seconds, unit_written
 
 
-def size(name: str, value: object, least: int = 0) -> int:
-    """Bytes: a whole number from `least` to 2^53, or a text such as "6GiB".
+def size(name: str, value: object) -> int:
+    """Bytes: a whole number from 0 to 2^53, or a text such as "6GiB".
 
     Examples
     --------
     >>> size("capacity", "4KiB"), size("capacity", 4096)
     (4096, 4096)
     """
-    return checks.size(name, parse_bytes(value, name) if isinstance(value, str) else value, least)
+    if isinstance(value, str):
+        plain = value.isascii() and value.isdigit() and len(value) < 16  # much faster; a file may have a million
+        return int(value) if plain else checks.size(name, parse_bytes(value, name))
+    return checks.size(name, value)
+
+
+def alignment(value: object, most: int = 2**40) -> int:
+    """Bytes of which offsets are multiples: a whole number from 1 to `most`, or a text such as "4KiB".
+
+    Examples
+    --------
+    >>> alignment("4KiB"), alignment(4096)
+    (4096, 4096)
+    """
+    given = parse_bytes(value, "alignment") if isinstance(value, str) else value
+    return checks.count("alignment", given, 1, most)
 
 
 def limit(name: str, value: object) -> Bytes:
@@ -48,7 +65,13 @@ def seconds(name: str, value: object) -> float:
     >>> seconds("time_limit", "2 ms"), seconds("time_limit", 0.002)
     (0.002, 0.002)
     """
-    return checks.non_negative(name, parse_seconds(value, name) if isinstance(value, str) else value, "seconds")
+    if isinstance(value, str):
+        try:
+            number = float(value) if value.isascii() else -1.0  # much faster, as above
+        except ValueError:
+            number = -1.0
+        return number if 0 <= number < math.inf else parse_seconds(value, name)
+    return checks.non_negative(name, value, "seconds")
 
 
 def time_limit(value: object) -> float | None:

@@ -13,5 +13,8 @@ Progress = Callable[[float], object] | None
 Flags = npt.NDArray[np.uint8]
 """One entry per tensor, or one such row per set: 1 if the tensor is chosen."""
 
+Size = int | str
+"""Bytes: a whole number, or a text with a unit, such as "6GiB"."""
+
 Quantity = float | str
 """Bytes, bytes per second or seconds: a number, or a text with a unit, such as "6GiB", "12GB/s" or "2 ms"."""

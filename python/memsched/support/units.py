@@ -16,7 +16,8 @@ from memsched.support.checks import EXACT_BYTES, is_number
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _SECONDS = {"": 0, "s": 0, "ms": -3, "us": -6, "\u00b5s": -6, "\u03bcs": -6, "ns": -9}  # the micro sign, and Greek mu
 _NUMBER = re.compile(
-    r"\s*([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:e[+-]?\d{1,3})?)\s*([a-z\u00b5\u03bc/%]*)\s*", re.IGNORECASE | re.ASCII
+    r"\s*([+-]?(?:(?:[1-9]\d{0,2}(?:,\d{3})+|\d+(?:_\d+)*)\.?\d*|\.\d+)(?:e[+-]?\d{1,3})?)\s*([a-z\u00b5\u03bc/%]*)\s*",
+    re.IGNORECASE | re.ASCII,
 )
 _LONGEST = 100  # characters of a number with its unit
 
@@ -55,7 +56,7 @@ def _refuse(what: str, value: object, why: str, forms: str) -> InvalidInputError
 
 
 def _split(text: str, what: str, forms: str) -> tuple[Fraction, str]:
-    """The number and the unit of a text."""
+    """The number, whose thousands may have commas between them, and the unit of a text."""
     text = text.replace("\u00a0", " ").replace("\u202f", " ")  # as spreadsheets write between a number and its unit
     match = _NUMBER.fullmatch(text) if len(text) <= _LONGEST else None  # matching takes time quadratic in the length
     if match is None and re.fullmatch(r"\s*\d+,\d+\s*[a-z/%]*\s*", text[:_LONGEST], re.IGNORECASE | re.ASCII):
@@ -63,14 +64,14 @@ def _split(text: str, what: str, forms: str) -> tuple[Fraction, str]:
     if match is None:
         raise _refuse(what, text, "which is not a number with a unit", forms)
     try:
-        return Fraction(Decimal(match[1].replace("_", ""))), match[2]
+        return Fraction(Decimal(re.sub("[_,]", "", match[1]))), match[2]
     except (InvalidOperation, ValueError) as error:
         raise _refuse(what, text, "which is not a number with a unit", forms) from error
 
 
 def _scale(unit: str) -> int | None:
     """Bytes in one B, kB, KiB, MB, ...; None for other units."""
-    match = re.fullmatch(r"(?:([kmgtp])(i?))?b", unit, re.IGNORECASE) if unit else None
+    match = re.fullmatch(r"(?:([kmgtp])(i?))?b|bytes?", unit, re.IGNORECASE) if unit else None
     if match is None:
         return None if unit else 1
     base: int = 1024 if match[2] else 1000
@@ -119,7 +120,8 @@ def _bytes_of(text: str, what: str, forms: str) -> Bytes:
 def parse_bytes(value: str | float, what: str = "the size", forms: str = BYTES_FORMS) -> Bytes:
     """Bytes, from a text such as "8GiB" or a whole number. Fractions of a byte are dropped.
 
-    kB, MB, GB, TB, PB are powers of 1000, KiB to PiB powers of 1024; case is ignored, but Gb is bits. Errors call the
+    kB, MB, GB, TB, PB are powers of 1000, KiB to PiB powers of 1024; case is ignored, but Gb is bits. Thousands may
+    have commas between them. Errors call the
     value `what` and list the accepted `forms`.
 
     Examples
@@ -215,10 +217,11 @@ def parse_chunk(value: str) -> int | str | None:
     return size
 
 
-def _rounded(value: float, digits: int) -> str:
+def _rounded(value: float | Fraction, digits: int) -> str:
     """A number >= 0 with this many digits, or fewer if that is exact, and no exponent."""
     if value == 0:
         return "0"
+    value = float(value)
     nearest = Decimal(f"{value:.{digits - 1}e}")  # not float: there is none above the largest
     text = f"{nearest:.{max(0, digits - 1 - nearest.adjusted())}f}"
     exact = "." in text and math.isclose(float(text), value, rel_tol=1e-12)
@@ -265,14 +268,14 @@ def exact_bytes(count: int, unit: str = "", *, up: bool = False) -> str:
         power = units.index(unit if known else text.split()[1])
         while power and 10 * count < base**power:
             power -= 1
-        while power + 1 < len(units) and count >= 10_000 * base**power:
+        rounded = _rounded_up if up else _rounded
+        while power + 1 < len(units) and float(rounded(count / Fraction(base**power), 4)) >= 10_000:
             power += 1
-        amount = Fraction(count, base**power)
-        text = f"{_rounded_up(amount) if up else _rounded(float(amount), 4)} {units[power]}"
+        text = f"{rounded(count / Fraction(base**power), 4)} {units[power]}"
     return text if text == f"{count} B" else f"{text} ({count:,} bytes)"
 
 
-def _rounded_up(amount: Fraction, digits: int = 4) -> str:
+def _rounded_up(amount: Fraction, digits: int) -> str:
     """The least number of this many digits that is not below an amount, or more digits before the point."""
     places = digits
     while places and amount >= 10 ** (digits - places):

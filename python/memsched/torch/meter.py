@@ -50,11 +50,14 @@ class Meter(TorchDispatchMode):
         self._settle()
         return self._peak
 
-    def count(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Count these storages from now on, as if they were born now: they were made while it was not entered."""
+    def count(self, tensors: Iterable[torch.Tensor], beside: int = 0) -> None:
+        """Count these storages from now on, as if they were born now: they were made while it was not entered.
+
+        So many bytes were there beside them when they were made.
+        """
         for _, one in self._unknown(tensors):
             self._follow(one.untyped_storage(), one.untyped_storage().nbytes())
-        self._peak = max(self._peak, self.live)
+        self._peak = max(self._peak, self.live + beside)
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None

@@ -60,7 +60,8 @@ def optimizer_named(spec: str, parameters: Iterable[torch.nn.Parameter]) -> torc
     try:
         return found(list(parameters), **given)
     except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"optimizer is {spec!r}: {error}") from error
+        takes = f"the options are those of torch.optim.{found.__name__}, such as {spec.partition('?')[0]}?lr=0.01"
+        raise InvalidInputError(f"optimizer is {spec!r}, which it does not take ({error}); {takes}") from error
 
 
 def kind_of_state(optimizer: torch.optim.Optimizer | int | None) -> tuple[Any, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,9 +16,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from memsched._core import Device, Graph
 from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.planners.registry import PLANNERS
+from memsched.problems.budget import warn_if_slow
 from memsched.problems.problem import least_memory, peak_memory
 from memsched.result import Result
-from memsched.study.fit import Choice, Fit, Steady
+from memsched.study.fit import Fit, Steady, Way
 from memsched.support import checks
 from memsched.support.units import parse_bytes
 from memsched.torch.compiled.as_graph import LEAVE
@@ -66,7 +68,7 @@ def fit(
     optimizer : torch.optim.Optimizer or int, optional
         Its state counts, and what it needs while it steps; of a number, the state alone.
     time_limit : float
-        Seconds of the planner for each choice.
+        Seconds of the planner for each way.
     largest : bool
         Search for the largest batches, too: several captures.
 
@@ -89,7 +91,7 @@ def fit(
     >>> found = memsched.torch.fit(model, (torch.randn(256, 64),), optimizer=adam, memory="1MB", device="v100")
     >>> found.fits
     False
-    >>> found.choices[0].largest_batch < 256
+    >>> found.ways[0].largest_batch < 256
     True
     """
     check_call(model, args)
@@ -160,62 +162,64 @@ class _Asked:
         self._at = functools.cache(self._timed)
 
     def answered(self, largest: bool) -> Fit:
-        """All choices."""
+        """All ways."""
         batch = self._batch
-        choices = [self._plain(), self._planned(_PLANNED[0], link=False)]
+        ways = [self._plain(), self._planned(_PLANNED[0], link=False)]
         if self._device(link=True).d2h > 0:
-            choices += [self._planned(_PLANNED[1], link=True), *self._optimizer_on_host()]
-        choices += self._accumulated()
+            ways += [self._planned(_PLANNED[1], link=True), *self._optimizer_on_host()]
+        ways += self._accumulated()
         if largest and batch:
-            choices = [replace(one, largest_batch=self._largest_of(one.name)) for one in choices]
+            ways = [replace(one, largest_batch=self._largest_of(one.name)) for one in ways]
         times = str(self._at(batch).facts["source"])
-        return Fit(memory=self._memory, times=times, steady=self.steady(batch), choices=tuple(choices))
+        return Fit(memory=self._memory, times=times, steady=self.steady(batch), ways=tuple(ways))
 
     def _largest_of(self, name: str) -> int | None:
         if name == "plain":
             return _largest(self._plain_fits, self._batch)
         return self._largest_planned(link=name != "recompute") if name in _PLANNED else None
 
-    def _plain(self) -> Choice:
+    def _plain(self) -> Way:
         need = self._plain_need(self._batch)
-        return self._choice("plain", need, self._seconds(self._batch))
+        return self._way("plain", need, self._seconds(self._batch))
 
-    def _planned(self, name: str, *, link: bool) -> Choice:
-        updating = self._updating(self._batch)
+    def _planned(self, name: str, *, link: bool) -> Way:
+        update = self._updating(self._batch)
         graph, device = self._at(self._batch).graph, self._device(link=link)
+        warn_if_slow(graph, device.d2h, "bandwidth")
         try:
             result = _plan(graph, device, self._options.time_limit)
         except InfeasibleError:
-            return self._choice(name, max(updating, _least(graph, device)), math.nan)
-        return self._choice(name, max(updating, result.peak_memory), result.makespan)
+            return self._way(name, max(update, _least(graph, device)), math.nan)
+        return self._way(name, max(update, result.peak_memory), result.makespan)
 
-    def _optimizer_on_host(self) -> list[Choice]:
+    def _optimizer_on_host(self) -> list[Way]:
         """The state stays on the host, where the updates run: gradients go there, and parameters come back."""
         found, link = self.steady(self._batch), self._device(link=True)
         if not found.optimizer:
             return []
-        need = max(found.learning - found.optimizer, found.parameters + found.gradients) + self._reserve
+        need = max(found.peak_forward_backward - found.optimizer, found.parameters + found.gradients) + self._reserve
         seconds = self._seconds(self._batch) + found.gradients / link.d2h + found.parameters / link.h2d
-        return [self._choice("optimizer on the host", need, seconds, "the updates themselves are not timed")]
+        note = "its updates are not timed, and memsched does not run it"
+        return [self._way("optimizer on the host", need, seconds, note)]
 
-    def _accumulated(self) -> list[Choice]:
+    def _accumulated(self) -> list[Way]:
         """The fewest micro-batches that fit."""
         parts = [k for k in range(2, self._batch + 1) if self._batch % k == 0]
-        found: list[Choice] = []
+        found: list[Way] = []
         for k in parts:
             try:
                 need = self.steady(self._batch // k, k).peak_memory + self._reserve
                 if need > self._memory:  # its time does not count
-                    found = [self._choice(f"{k} micro-batches", need, math.nan)]
+                    found = [self._way(f"{k} micro-batches", need, math.nan)]
                 else:
-                    return [self._choice(f"{k} micro-batches", need, k * self._seconds(self._batch // k))]
+                    return [self._way(f"{k} micro-batches", need, k * self._seconds(self._batch // k))]
             except _OtherBatchError:  # such as a normalisation of one sample
                 break
         return found
 
-    def _choice(self, name: str, need: int, seconds: float, note: str = "") -> Choice:
+    def _way(self, name: str, need: int, seconds: float, note: str = "") -> Way:
         fits = need <= self._memory
-        return Choice(name=name, fits=fits, peak_memory=need, step_time=seconds if fits else None, note=note)
+        return Way(name=name, fits=fits, peak_memory=need, makespan=seconds if fits else None, note=note)
 
     # What a batch needs.
 
@@ -230,7 +234,7 @@ class _Asked:
 
     def _updating(self, batch: int) -> int:
         found = self.steady(self._batch)
-        return found.updating - found.inputs + found.inputs * batch // max(self._batch, 1) + self._reserve
+        return found.peak_update - found.inputs + found.inputs * batch // max(self._batch, 1) + self._reserve
 
     def _there_is_a_plan(self, batch: int, graph: Graph, device: Device) -> bool:
         try:
@@ -245,19 +249,32 @@ class _Asked:
     def _largest_planned(self, *, link: bool) -> int | None:
         """The largest batch for which there is a plan; None if it is not found in a few captures.
 
-        The bytes of most tensors are linear in the batch. So the graph of any batch follows from those of two; those of
-        the batch that is found, and of the next, are captured, and decide.
+        The bytes of most tensors are linear in the batch. So the graph of any batch follows from those of two that are
+        captured; those of the batch that is found, and of the next, are captured, too, and decide.
         """
-        device, one, other = self._device(link=link), self._batch, 2 * self._batch
+        device, near = self._device(link=link), [self._batch]
+        near += [size for size in (2 * self._batch, self._batch // 2, self._batch - 1) if self._is_alike(size)][:1]
         for _ in range(_CAPTURES):
-            found = _largest(functools.partial(self._fits_between, one, other, device), one)
+            if len(near) < 2:
+                return None
+            found = _largest(functools.partial(self._fits_between, near[0], near[1], device), near[0])
             if found and not self._is_planned(found, device):
-                one, other = found, one if found != one else other
+                missed = found
             elif self._is_planned(found + 1, device):
-                one, other = found + 1, one if found + 1 != one else other
+                missed = found + 1
             else:
                 return found
+            near = [size for size in dict.fromkeys([missed, *near]) if self._is_alike(size)][:2]
         return None
+
+    def _is_alike(self, batch: int) -> bool:
+        """Whether the model runs with so many samples, by the same operations as with those that were given."""
+        if batch < 1:
+            return False
+        try:
+            return _form(self._at(batch).graph) == _form(self._at(self._batch).graph)
+        except _OtherBatchError:
+            return False
 
     def _is_planned(self, batch: int, device: Device) -> bool:
         try:
@@ -284,8 +301,8 @@ class _Asked:
         prepare = functools.partial(substitute, calls=calls)
         with _told_of(batch, self._batch):
             seen = look(self._model, args, kwargs, self._options, loss=self._loss, prepare=prepare)
-        if seen.unplanned:
-            raise CaptureError(f"a part of the step cannot be planned: {seen.unplanned[0]}")
+            if seen.unplanned:
+                raise CaptureError(f"a part of the step cannot be planned: {seen.unplanned[0]}")
         return timed(seen.visits, seen.returns, seen.resident, self._options)
 
     def _seconds(self, batch: int) -> float:
@@ -317,12 +334,16 @@ class _OtherBatchError(CaptureError):
 @contextlib.contextmanager
 def _told_of(batch: int, given: int) -> Iterator[None]:
     """What fails at another batch than the one that was given is told with it."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")  # it writes the traceback of each
+    quiet, logger.disabled = logger.disabled, True
     try:
         yield
     except Exception as error:  # of any kind: the model's own
         if batch == given:
             raise
         raise _OtherBatchError(f"at batch {batch} the model cannot run: {error}") from error
+    finally:
+        logger.disabled = quiet
 
 
 def _memory(memory: str | int | None, device: str, model: torch.nn.Module) -> int:
@@ -376,10 +397,14 @@ def _largest(fits: Callable[[int], bool], start: int) -> int:
     return low
 
 
+def _form(graph: Graph) -> object:
+    """All of a graph but its bytes and seconds."""
+    return [(op["name"], op["phase"], op["reads"], op["writes"], len(op["choices"])) for op in graph.ops]
+
+
 def _scaled(one: tuple[int, Graph], other: tuple[int, Graph], batch: int) -> Graph:
-    """The graph of a batch, if all bytes and seconds are linear in it."""
+    """The graph of a batch, from those of two others of the same form, if all bytes and seconds are linear in it."""
     (first, near), (second, far) = one, other
-    documents = near.to_json(), far.to_json()
 
     def between(a: Any, b: Any) -> Any:
         if isinstance(a, dict):
@@ -391,4 +416,4 @@ def _scaled(one: tuple[int, Graph], other: tuple[int, Graph], batch: int) -> Gra
         exact = a + (b - a) * (batch - first) / (second - first)
         return max(0, math.ceil(exact)) if isinstance(a, int) else max(0.0, exact)
 
-    return Graph.from_json(between(*documents))
+    return Graph.from_json(between(near.to_json(), far.to_json()))

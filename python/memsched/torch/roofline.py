@@ -9,14 +9,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import conv_flop_count, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from memsched.torch.machines import Machine
+from memsched.problems.machines import BANDWIDTH_SHARE, FLOPS_SHARE, Machine
 from memsched.torch.nests import memory_of, tensors_of
-
-FLOPS_SHARE = 0.6
-"""The share of the peak of arithmetic that a kernel is taken to reach. An assumption of the model, not measured."""
-
-BANDWIDTH_SHARE = 0.75
-"""The share of the peak memory bandwidth that a kernel is taken to reach. An assumption of the model, not measured."""
 
 aten = torch.ops.aten
 
@@ -104,22 +98,15 @@ class Roofline(TorchDispatchMode):
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         if _runs_a_kernel(func, (args, kwargs), out):
-            arithmetic = _flops(func, args, kwargs, out) / (FLOPS_SHARE * self._peak(func, (args, kwargs)))
-            memory = _touched_bytes((args, kwargs), out, func) / (BANDWIDTH_SHARE * self.machine.memory_bandwidth)
-            self.seconds += max(arithmetic, memory) + self.machine.launch
+            first = next(iter(tensors_of((args, kwargs))), None)
+            self.seconds += self.machine.seconds(
+                _flops(func, args, kwargs, out),
+                _touched_bytes((args, kwargs), out, func),
+                "" if first is None else str(first.dtype).removeprefix("torch."),
+                func.overloadpacket in _CONVOLUTIONS,
+            )
             self.kernels += 1
         return out
-
-    def _peak(self, func: Any, arguments: Any) -> float:
-        """Operations per second at which the machine does this operation."""
-        gpu = self.machine
-        first = next(iter(tensors_of(arguments)), None)
-        rates = {
-            torch.float16: gpu.float16,
-            torch.bfloat16: gpu.bfloat16,
-            torch.float32: gpu.tf32 if func.overloadpacket in _CONVOLUTIONS else None,
-        }
-        return (rates.get(first.dtype) if first is not None else None) or gpu.float32
 
 
 def _runs_a_kernel(func: Any, arguments: Any, out: Any) -> bool:

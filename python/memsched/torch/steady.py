@@ -88,12 +88,12 @@ class _Counted:
         for parameter in self._model.parameters():
             parameter.grad = None
         for _ in range(2):
-            learning = 0
+            highest = 0
             for _ in range(min(micro_batches, 2)):
                 with _metered(self._held) as meter, Substituted(self._calls):
                     self._learn()
-                learning = max(learning, meter.peak)
-            gradients, updating = distinct_bytes(self._gradients()), self._updated()
+                highest = max(highest, meter.peak)
+            gradients, update = distinct_bytes(self._gradients()), self._updated()
             for parameter in self._model.parameters():
                 parameter.grad = None
         return Steady(
@@ -102,8 +102,8 @@ class _Counted:
             inputs=distinct_bytes(tensors_of((self._args, self._kwargs))),
             optimizer=distinct_bytes(self._state()) + self._declared,
             gradients=gradients,
-            learning=learning + self._declared,
-            updating=updating + self._declared,
+            peak_forward_backward=highest + self._declared,
+            peak_update=update + self._declared,
         )
 
     def _learn(self) -> None:

@@ -99,7 +99,8 @@ def trial_step(
     if not differentiable:
         raise MemschedError("no result of the model needs a gradient; there is no training step to try")
     seeded = torch.Generator(device=device).manual_seed(0)
-    arriving = [torch.randn(v.shape, dtype=v.dtype, device=v.device, generator=seeded) for v in differentiable]
+    drawn = (torch.randn(v.shape, dtype=v.dtype, device=v.device, generator=seeded) for v in differentiable)
+    arriving = [torch.empty_like(v).copy_(one) for v, one in zip(differentiable, drawn, strict=True)]
     leaves = tensors_of((args, kwargs))
     sources = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     sources |= {f"input {k}": leaf for k, leaf in enumerate(leaves) if leaf.requires_grad}

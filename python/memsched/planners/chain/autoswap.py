@@ -24,7 +24,7 @@ from memsched.problems.bounds import graph_bound
 from memsched.problems.problem import ChunkLike, Problem, graph_of, least_memory
 from memsched.result import Result
 from memsched.support import checks, quantities
-from memsched.support.types import Flags, Progress, Quantity
+from memsched.support.types import Flags, Progress, Quantity, Size
 
 Array = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.int64]
@@ -198,7 +198,7 @@ def autoswap(
     *,
     device: Device | None = None,
     chunk: ChunkLike = None,
-    workspace_limit: int = WORKSPACE_LIMIT,
+    workspace_limit: Size = WORKSPACE_LIMIT,
     evaluations: int = 40,
     seed: int = 0,
     time_limit: Quantity | None = None,

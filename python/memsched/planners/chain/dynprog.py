@@ -8,13 +8,15 @@ from typing import Any
 from memsched import _core
 from memsched._core import Chain, ChainPlanner, Device
 from memsched.errors import InvalidInputError
-from memsched.planners.entry import Figures, Planner
+from memsched.planners.entry import Figures, Planner, options_of
 from memsched.planners.sets import ChainCall, begin_chain, least_of_fluid_model, plans_of
 from memsched.problems.fluid import MAX_STATES, FluidSolution, fluid_chain, fluid_solve, fluid_solve_in_slots
 from memsched.problems.problem import ChunkLike
 from memsched.result import Result
 from memsched.support import checks, quantities
 from memsched.support.types import Flags, Progress, Quantity
+
+_OPTIONS = ("slots", "method", "ties", "gap", "max_rounds", "max_states")
 
 # By dominance and bounds, with the defaults below, but the set that the model finds.
 DYNPROG = ChainPlanner.dynprog(500, max_rounds=50, gap=0.0, max_states=MAX_STATES, break_ties=False)
@@ -31,12 +33,7 @@ def _paper_set(call: ChainCall, slots: int | None, max_rounds: int, **options: A
 
 
 def _checked(
-    slots: int | None = 500,
-    method: str = "pruned",
-    ties: str | None = None,
-    gap: float = 0.0,
-    max_rounds: int = 50,
-    max_states: int = MAX_STATES,
+    slots: int | None, method: str, ties: str | None, gap: float, max_rounds: int, max_states: int
 ) -> tuple[int | None, str, dict[str, Any]]:
     """The checked slots, rule for ties, and limits of the search."""
     if slots is not None:
@@ -55,9 +52,13 @@ def _checked(
 
 
 def dynprog_figures(chain: Chain, *, chunk: ChunkLike = None, **options: Any) -> Figures | None:
-    """A function that plans for many devices at once and returns figures only; None for the paper's algorithm."""
-    slots, ties, limits = _checked(**options)
-    if options.get("method") == "hash":
+    """A function that plans for many devices at once and returns figures only.
+
+    None for the paper's algorithm, and with a time limit.
+    """
+    given = {name: one.default for name, one in options_of(dynprog).items()} | options
+    slots, ties, limits = _checked(*(given[name] for name in _OPTIONS))
+    if given["method"] == "hash" or given["time_limit"] is not None:
         return None
     return partial(plans_of(chain, chunk).figures, ChainPlanner.dynprog(slots, break_ties=ties == "simulate", **limits))
 

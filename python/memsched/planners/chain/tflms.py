@@ -20,7 +20,7 @@ from memsched.planners.sets import begin_chain
 from memsched.problems.problem import ChunkLike, Problem, altered, graph_of, profile_link
 from memsched.result import Result
 from memsched.support import quantities
-from memsched.support.types import Flags, Quantity
+from memsched.support.types import Flags, Quantity, Size
 
 LOOKAHEADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
@@ -72,7 +72,7 @@ def tflms(
     *,
     device: Device | None = None,
     chunk: ChunkLike = None,
-    workspace_limit: int = WORKSPACE_LIMIT,
+    workspace_limit: Size = WORKSPACE_LIMIT,
     time_limit: Quantity | None = None,
 ) -> Result:
     """Offload the first n activations and prefetch a fixed number of stages ahead; the best of all such settings wins.

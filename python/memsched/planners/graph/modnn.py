@@ -36,7 +36,7 @@ def modnn(
     rounds: Literal["fewest", "search"] = "fewest",
     foresee: bool = True,
     gpus: int = 1,
-    memory_bandwidth: float = math.inf,
+    memory_bandwidth: Quantity = math.inf,
     time_limit: Quantity | None = None,
     progress: Progress = None,
 ) -> Result:
@@ -61,7 +61,7 @@ def modnn(
         1 or 2. Two GPUs share the link and get half the batch each; the plan is for one of them at half the bandwidth.
         params["exchange_time"] is the time to exchange and add the gradients of the weights, in seconds, which comes on
         top.
-    memory_bandwidth : float
+    memory_bandwidth : float or str
         Bytes per second at which a device adds gradients, for `gpus=2`.
 
     Returns

@@ -18,7 +18,7 @@ from memsched.planners.entry import Planner
 from memsched.problems.problem import Problem, graph_of
 from memsched.result import Result
 from memsched.support import checks, quantities
-from memsched.support.types import Progress, Quantity
+from memsched.support.types import Progress, Quantity, Size
 
 if TYPE_CHECKING:
     from memsched.arena.ilp.joint import JointSolution
@@ -50,7 +50,7 @@ def olla(
     method: str = "search",
     time_limit: Quantity = _SECONDS,
     keep: Iterable[str] = (),
-    alignment: int = 1,
+    alignment: Size = 1,
     tries: int = _TRIES,
     seed: int = 0,
     progress: Progress = None,
@@ -76,7 +76,7 @@ def olla(
         Seconds: at most two thirds for the order, the rest for the addresses. "ilp": a third for each program.
     keep : iterable of str
         Names of tensors that stay until the end.
-    alignment : int
+    alignment : int or str
         Addresses are multiples of this many bytes; inputs and weights are packed from 0 without gaps.
     tries : int
         Most other orders to place, if the first cannot be placed without a gap. "ilp" places none.
@@ -112,7 +112,7 @@ def olla(
     call = begin(olla, problem, M, beta, device)
     graph, room = call.graph, call.device.memory
     limit = quantities.seconds("time_limit", time_limit)
-    alignment = checks.count("alignment", alignment, 1, 2**40)
+    alignment = quantities.alignment(alignment)
     tries = checks.count("tries", tries, 0, 10**6)
     seed = checks.count("seed", seed, 0, 2**63 - 1)
     checks.choice("method", method, ("search", "ilp"))

@@ -7,7 +7,7 @@ from memsched.planners.classes import WORKSPACE_LIMIT, begin_classes, by_default
 from memsched.planners.entry import Planner
 from memsched.problems.problem import Problem
 from memsched.result import Result
-from memsched.support.types import Progress, Quantity
+from memsched.support.types import Progress, Quantity, Size
 
 
 @Planner(
@@ -22,12 +22,12 @@ def pooch(
     beta: Quantity | None = None,
     *,
     device: Device | None = None,
-    workspace_limit: int = WORKSPACE_LIMIT,
+    workspace_limit: Size = WORKSPACE_LIMIT,
     tree: int = 12,
     beam: int = 4,
     fill: bool = False,
     threads: int = 1,
-    time_limit: float = 0.0,
+    time_limit: Quantity = 0.0,
     search: float = 0.0,
     seed: int = 0,
     progress: Progress = None,

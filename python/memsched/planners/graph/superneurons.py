@@ -12,7 +12,7 @@ from memsched.planners.entry import Planner
 from memsched.problems.problem import Problem
 from memsched.result import Result
 from memsched.support import quantities
-from memsched.support.types import Quantity
+from memsched.support.types import Quantity, Size
 
 
 def _planned(graph: Graph, device: Device, workspace_limit: int, until: float) -> Schedule | None:
@@ -44,7 +44,7 @@ def superneurons(
     beta: Quantity | None = None,
     *,
     device: Device | None = None,
-    workspace_limit: int = WORKSPACE_LIMIT,
+    workspace_limit: Size = WORKSPACE_LIMIT,
     time_limit: Quantity | None = None,
 ) -> Result:
     """Keep the last feature maps; of the others, swap those of convolutions and recompute the rest.

@@ -11,7 +11,7 @@ from memsched.problems.problem import Problem, altered
 from memsched.result import Result
 from memsched.support import checks
 from memsched.support.checks import EXACT_BYTES
-from memsched.support.types import Quantity
+from memsched.support.types import Quantity, Size
 
 
 @Planner("every feature map travels", needs=by_default(need_of_swapping_all), problems=("graph",))
@@ -21,7 +21,7 @@ def swap_all(
     beta: Quantity | None = None,
     *,
     device: Device | None = None,
-    workspace_limit: int = WORKSPACE_LIMIT,
+    workspace_limit: Size = WORKSPACE_LIMIT,
     scheduled: bool = True,
 ) -> Result:
     """Offload every feature map after its last forward use, and prefetch it for the backward.

@@ -7,7 +7,7 @@ from memsched.planners.classes import WORKSPACE_LIMIT, begin_classes, by_default
 from memsched.planners.entry import Planner
 from memsched.problems.problem import Problem
 from memsched.result import Result
-from memsched.support.types import Progress, Quantity
+from memsched.support.types import Progress, Quantity, Size
 
 
 @Planner("classes of feature maps: keep or swap", needs=by_default(need_of_swapping_all), problems=("graph",))
@@ -17,11 +17,11 @@ def swap_opt(
     beta: Quantity | None = None,
     *,
     device: Device | None = None,
-    workspace_limit: int = WORKSPACE_LIMIT,
+    workspace_limit: Size = WORKSPACE_LIMIT,
     tree: int = 12,
     beam: int = 4,
     threads: int = 1,
-    time_limit: float = 0.0,
+    time_limit: Quantity = 0.0,
     progress: Progress = None,
 ) -> Result:
     """Keep feature maps whose transfers would make the computation wait, as far as they fit; swap the others.

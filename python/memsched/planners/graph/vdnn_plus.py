@@ -91,6 +91,8 @@ def vdnn_plus(
             raise
         number = number_of(problem, rounds_of(problem, device.memory))
         least = _least_from(problem, number, device.memory + 1, partial(_needs, device=device))
+        if least == error.min_memory:
+            raise
         needs = told_bytes(least, unit, problem, up=True)
         raise InfeasibleError(f"{error} in these rounds; other rounds need at least {needs}", least) from None
     return vdnn_sync.planned(call, rounds)

@@ -17,7 +17,7 @@ from memsched.errors import visible
 from memsched.problems.family import count_rounds
 from memsched.problems.problem import largest_graph, name_of
 from memsched.result import Result
-from memsched.show.arena import Columns, arena_of, budget_of, columns_of, round_end
+from memsched.show.arena import Columns, arena_of, budget_of, columns_of, origin, round_end
 from memsched.show.plots.figure import (
     byte_unit,
     clear,
@@ -50,6 +50,7 @@ _LETTERS = (24, 14)  # of names that are shortened to fit, and that no other nam
 _HEIGHTS = (4.4, 7.4)  # inches of a panel
 _INCH = 0.02  # of its height, for each buffer
 _OF_BUFFERS = "time, in the unit of the buffers"
+_FLAT = 1e-3  # the width of a picture without buffers, relative to their moment
 _FAR = 1.8  # a capacity above this many heights would flatten the picture
 
 
@@ -84,13 +85,14 @@ def _panel(found: Columns, factor: float = 1.0, **facts: Any) -> _Arena:
 
 
 def _of_placement(placement: Placement) -> _Arena:
-    spans = [(buffer.start, buffer.end) for buffer in placement.buffers]
+    zero = origin(placement)
+    spans = [(buffer.start - zero, buffer.end - zero) for buffer in placement.buffers]
     return _panel(
         columns_of(placement, spans, lambda name: "buffer"),
         title=f"placed by {placement.method}",
         placement=placement,
         until=float(max((end for _, end in spans), default=0.0)),
-        axis=_OF_BUFFERS,
+        axis=f"time since {zero}, in the unit of the buffers" if zero else _OF_BUFFERS,
         capacity=None,
     )
 
@@ -170,7 +172,7 @@ def _span(arenas: list[_Arena], axis: str) -> tuple[float, float]:
     own = [arena for arena in arenas if arena.axis == axis]
     until = max(arena.until for arena in own)
     first = min(float(arena.left.min(initial=arena.until)) for arena in own) if axis == _OF_BUFFERS else 0.0
-    return first, until if until - first > 1e-300 else first + 1.0
+    return first, until if until - first > 1e-300 else first + max(1.0, _FLAT * abs(first))
 
 
 def _draw(

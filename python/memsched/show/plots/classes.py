@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _MOST = 6  # rows on a page
 _KINDS = 12  # bars in a row
+_ROW = 1.25  # inches of a row with a bar for each map
 _NAME_POINTS = 6.5
 _LONGEST = 32  # letters of a name below a bar
 _LEFT, _RIGHT, _WIDTH = 0.08, 0.985, 10.0  # shares of the width, and the width in inches
@@ -81,12 +82,12 @@ def _draw_kinds(axes: Axes, kinds: dict[str, dict[str, int]], scale: int) -> Non
     axes.set_xlim(-0.6, max(len(kinds), 1) - 0.4)
 
 
-def _title(result: Result) -> str:
+def _title(result: Result, drawn: str) -> str:
     classes = _by_class(result).items()
     counts = [f"{len(maps)} {kind} ({format_bytes(sum(maps.values()))})" for kind, maps in classes]
     rounds = count_rounds(result.schedule.rounds)
     split = f" in {rounds} rounds" if rounds > 1 else ""
-    return f"{result.planner}: {format_seconds(result.makespan)}{split}, {', '.join(counts)}"
+    return f"{drawn}: {format_seconds(result.makespan)}{split}, {', '.join(counts)}"
 
 
 def _legend(figure: Figure) -> None:
@@ -102,7 +103,8 @@ def plot_classes(
 ) -> Figure:
     """Draw the feature maps, coloured by their class in a plan: along the network, or added up by kind of op.
 
-    Several results for one problem are drawn below each other. Needs matplotlib; does not touch pyplot's global state.
+    Several results are drawn below each other, with one axis if they have the same feature maps. Needs matplotlib; does
+    not touch pyplot's global state.
 
     Parameters
     ----------
@@ -131,7 +133,8 @@ def plot_classes(
     checks.choice("by", by, get_args(By))
     figure = new_figure(path)
     (_draw_by_kind if by == "kind" else _draw_by_map)(figure, rows)
-    heading(figure, f"feature maps of {name_of(rows[0].problem)}")
+    names = {name_of(row.problem) for row in rows}
+    heading(figure, f"feature maps of {names.pop()}" if len(names) == 1 else "feature maps")
     _legend(figure)
     save(figure, path)
     return figure
@@ -148,15 +151,20 @@ def _draw_by_kind(figure: Figure, rows: list[Result]) -> None:
 
 def _draw_by_map(figure: Figure, rows: list[Result]) -> None:
     most = max((tensor["size"] for row in rows for tensor in row.graph.tensors), default=0)
-    at, names = _named(rows[0])
-    below = max((text_size(figure, name, _NAME_POINTS, math.inf)[0] for name in names), default=0) / 72
-    grid = _grid(figure, rows, most, 1.25, 0.6 + below, between=0.3, sharex=True)
-    for axes, row in zip(grid, rows, strict=True):
+    one_axis = len({tuple(feature_map_classes(row)) for row in rows}) == 1  # all rows have the same maps
+    named = [_named(row) for row in rows]
+    written = [name for _, names in named for name in names]
+    below = max((text_size(figure, name, _NAME_POINTS, math.inf)[0] for name in written), default=0) / 72
+    between = 0.3 if one_axis else (0.85 + below) / _ROW
+    grid = _grid(figure, rows, most, _ROW, 0.6 + below, between=between, sharex=one_axis)
+    for axes, row, (at, names) in zip(grid, rows, named, strict=True):
         _draw_maps(axes, row, byte_unit(most)[0])
-        axes.tick_params(axis="x", length=2, labelbottom=axes is grid[-1])
-    grid[-1].set_xticks(at, names, rotation=90, fontsize=_NAME_POINTS)
-    told = f"; every {_ordinal(at.step)} is named" if at.step > 1 else ""
-    grid[-1].set_xlabel(f"feature maps, in the order in which the forward writes them{told}", loc="left")
+        labelled = axes is grid[-1] or not one_axis
+        axes.tick_params(axis="x", length=2, labelbottom=labelled)
+        if labelled:
+            axes.set_xticks(at, names, rotation=90, fontsize=_NAME_POINTS)
+            told = f"; every {_ordinal(at.step)} is named" if at.step > 1 else ""
+            axes.set_xlabel(f"feature maps, in the order in which the forward writes them{told}", loc="left")
 
 
 def _grid(
@@ -169,9 +177,11 @@ def _grid(
     figure.subplots_adjust(**place, hspace=between)
     grid: list[Axes] = list(figure.subplots(len(rows), 1, squeeze=False, sharey=True, sharex=sharex)[:, 0])
     scale, unit = byte_unit(most)
+    several = len({name_of(row.problem) for row in rows}) > 1
     for axes, row in zip(grid, rows, strict=True):
         clear(axes, "y")
         axes.set_ylim(0, 1.08 * most / scale or 1.0)
-        axes.set_title(_title(row), loc="left", fontsize=10, color="0.25")
+        drawn = f"{row.planner} on {name_of(row.problem)}" if several else row.planner
+        axes.set_title(_title(row, drawn), loc="left", fontsize=10, color="0.25")
         axes.set_ylabel(unit)
     return grid

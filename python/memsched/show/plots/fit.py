@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from memsched.show.plots.figure import byte_unit, clear, heading, new_figure, save
 from memsched.show.plots.palette import BUDGET, CLASSES, IDEAL
-from memsched.study.fit import Choice, Fit
+from memsched.study.fit import Fit, Way
 from memsched.support.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def plot_fit(found: Fit, path: str | os.PathLike[str] | None = None) -> Figure:
     MemschedError
         matplotlib is not installed.
     """
-    bars, memory = found.choices, found.memory
+    bars, memory = found.ways, found.memory
     figure = new_figure(path)
     height = _FRAME + _BAR * len(bars)
     figure.set_size_inches(10.0, height)
@@ -58,6 +58,6 @@ def plot_fit(found: Fit, path: str | os.PathLike[str] | None = None) -> Figure:
     return figure
 
 
-def _said(one: Choice) -> str:
-    time = "does not fit" if one.step_time is None else format_seconds(one.step_time)
+def _said(one: Way) -> str:
+    time = "does not fit" if one.makespan is None else format_seconds(one.makespan)
     return time if one.largest_batch is None else f"{time}, batch up to {one.largest_batch}"

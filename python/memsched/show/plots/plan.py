@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +11,7 @@ import numpy.typing as npt
 from memsched.errors import visible
 from memsched.problems.bounds import alike
 from memsched.problems.family import count_rounds
-from memsched.problems.problem import name_of, stage_of
+from memsched.problems.problem import name_of, short_stage_of
 from memsched.result import Result
 from memsched.show.arena import budget_of
 from memsched.show.plots.figure import (
@@ -47,19 +45,10 @@ Lanes = dict[int, tuple[float, float]]
 """Index in LANES -> middle and height, in lanes of transfers from the top."""
 
 
-def _short(stage: str) -> str:
-    """The name of a stage to be drawn: of modules such as "layer1.0.conv1..layer1.0.relu" what they share."""
-    first, dots, last = stage.partition("..")
-    pairs = zip(first.split("."), last.split("."), strict=False)
-    shared = [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
-    return ".".join(shared) if dots and shared else stage
-
-
 def _names(result: Result, bar: Interval) -> list[str]:
     """What a bar may be called, the longest first."""
-    stage = stage_of(result.problem, bar.name) if bar.bytes is None else None
-    named = stage is not None and re.fullmatch(r"stage \d+", stage) is None  # what a chain calls stages without names
-    return [visible(text) for text in ([f"{bar.name} {_short(stage)}"] if stage and named else []) + [bar.name]]
+    stage = short_stage_of(result.problem, bar.name) if bar.bytes is None else None
+    return [visible(text) for text in ([f"{bar.name} {stage}"] if stage else []) + [bar.name]]
 
 
 def _lanes(bars: list[Interval]) -> Lanes:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from memsched.errors import InvalidInputError, shown
 from memsched.result import Result
 from memsched.show.report.comparison import studies
 from memsched.show.report.page import check_jinja
@@ -13,8 +15,17 @@ from memsched.show.report.results_page import results_page
 from memsched.show.report.sweep_page import sweep_page
 from memsched.support import checks
 from memsched.support.files import write_bytes
+from memsched.support.types import Quantity
 
-__all__ = ["write_report", "write_sweep_report"]
+__all__ = ["check_page", "write_report", "write_sweep_report"]
+
+
+def check_page(path: str | os.PathLike[str]) -> None:
+    """Refuse the name of a file that is no page of HTML."""
+    if isinstance(path, str | os.PathLike) and Path(path).suffix.lower() not in (".html", ".htm"):
+        raise InvalidInputError(
+            f"the output is {shown(str(path))}; a report is a page of HTML, which ends in .html or .htm"
+        )
 
 
 def write_report(
@@ -22,7 +33,7 @@ def write_report(
     path: str | os.PathLike[str],
     *,
     compare: bool | None = None,
-    time_limit: float | None = None,
+    time_limit: Quantity | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> None:
     """Write one or several results as one HTML page that loads nothing from the network.
@@ -48,7 +59,8 @@ def write_report(
     Raises
     ------
     InvalidInputError
-        There is no result, the time limit is bad, or the file cannot be written.
+        There is no result, the time limit is bad, the path does not end in .html or .htm, or the file cannot be
+        written.
     MemschedError
         jinja2 is not installed.
 
@@ -62,6 +74,7 @@ def write_report(
     True
     """
     listed = checks.some("results", results, Result)
+    check_page(path)
     wanted = len(listed) == 1 if compare is None else checks.flag("compare", compare)
     checks.progress(progress)
     check_jinja()
@@ -89,7 +102,8 @@ def write_sweep_report(
     Raises
     ------
     InvalidInputError
-        A row lacks a key or has a value of the wrong type, or the file cannot be written.
+        A row lacks a key or has a value of the wrong type, the path does not end in .html or .htm, or the file cannot
+        be written.
     MemschedError
         jinja2 is not installed.
 
@@ -101,4 +115,5 @@ def write_sweep_report(
     >>> path.read_text().startswith("<!DOCTYPE html>")
     True
     """
+    check_page(path)
     write_bytes(path, sweep_page(rows, title=checks.text("title", title)).encode("utf-8", "replace"))

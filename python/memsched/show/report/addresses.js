@@ -1,6 +1,5 @@
 // The addresses of a plan.
 
-const CALLS = 8; // of a stack
 const ROLES = ["input", "weight", "activation", "gradient", "workspace", "buffer"];
 
 class Addresses extends Picture {
@@ -46,8 +45,7 @@ class Addresses extends Picture {
   }
 
   describe(at) {
-    const { name, kind, start, end, low, bytes, stacks, in_time: timed } = this.columns;
-    const calls = (Object.hasOwn(stacks, name[at]) && stacks[name[at]]) || []; // where it was allocated
+    const { name, kind, start, end, low, bytes, in_time: timed } = this.columns;
     const when = timed ? formatSeconds : (op) => `op ${op}`;
     return [
       name[at] ?? "workspace",
@@ -56,8 +54,6 @@ class Addresses extends Picture {
         ["address", String(low[at])],
         ["from", when(start[at])],
         ["until", when(end[at])],
-        ...calls.slice(0, CALLS).map((call) => [call]),
-        ...(calls.length > CALLS ? [[`… and ${calls.length - CALLS} more`]] : []),
       ],
     ];
   }

@@ -21,6 +21,7 @@ from memsched.show.report.summary import Summary
 from memsched.show.report.tables import Column, Table
 from memsched.study.compare import compare
 from memsched.study.frontier import Frontier, frontier, spaced
+from memsched.support.types import Quantity
 
 CHAIN_CURVES = ("pofo", "rotor", "offload")
 GRAPH_CURVES = ("selective", "pooch")
@@ -81,7 +82,7 @@ class Study:
         }
 
 
-def study(result: Result, time_limit: float | None = None, progress: Progress = None) -> Study:
+def study(result: Result, time_limit: Quantity | None = None, progress: Progress = None) -> Study:
     """Run the planners listed for the problem of a result, with its memory and its link.
 
     The time limit is for each planner that takes one, and for each point of a curve. `progress` is called with a text
@@ -111,7 +112,7 @@ def study(result: Result, time_limit: float | None = None, progress: Progress = 
     return Study(outcomes=outcomes, curves=tuple(curves))
 
 
-def studies(results: Sequence[Result], time_limit: float | None = None, progress: Progress = None) -> list[Study]:
+def studies(results: Sequence[Result], time_limit: Quantity | None = None, progress: Progress = None) -> list[Study]:
     """One study per result; results with the same problem, device, budget and pieces share one."""
     done: list[tuple[Result, Study]] = []
     found = []

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from itertools import takewhile
 from typing import Any
 
 import numpy as np
 
-from memsched._core import Chain
 from memsched.arena.residency import placement_of
-from memsched.problems.problem import largest_graph
+from memsched.problems.problem import largest_graph, short_stage_of
 from memsched.result import Result
 from memsched.show.arena import arena_of, budget_of, round_end
 from memsched.show.plots.figure import byte_unit, time_unit
@@ -20,7 +17,6 @@ from memsched.show.report.tensors import TensorUse
 from memsched.show.trace import intervals
 
 Columns = dict[str, Any]
-_UNNAMED = re.compile(r"stage \d+$")  # the name of a stage that was given none
 
 
 def timeline(result: Result) -> Columns:
@@ -37,35 +33,13 @@ def timeline(result: Result) -> Columns:
     >>> timeline(ms.greedy(chain, M=20, beta=4))["kind"]
     ['forward', 'forward', 'loss', 'backward', 'backward']
     """
-    bars, layers = intervals(result), _layers(result)
+    bars = intervals(result)
     losses = {op["name"] for op in result.graph.ops if "loss" in op.get("kind", "")}
     keys = ("step", "lane", "kind", "name", "start", "end", "bytes")
     return {key: [getattr(bar, key) for bar in bars] for key in keys} | {
-        "layer": [layers.get(bar.name) for bar in bars],
+        "layer": [short_stage_of(result.problem, bar.name) for bar in bars],
         "kind": ["loss" if bar.name in losses and bar.kind in ("forward", "backward") else bar.kind for bar in bars],
     }
-
-
-def _layers(result: Result) -> dict[str, str]:
-    """The stage of each op of a chain and of what it writes, if the chain was given names for its stages.
-
-    The name of a stage that is a range of modules is what their names share.
-    """
-    problem = result.problem
-    names = [] if not isinstance(problem, Chain) else [None if _UNNAMED.match(one) else one for one in problem.names]
-    found: dict[str, str] = {}
-    for op in result.graph.ops if any(names) else []:
-        name = names[op["layer"] - 1] if op["kind"] == "stage" else None
-        if name is not None:
-            found |= dict.fromkeys((op["name"], *op["writes"]), _shared(name))
-    return found
-
-
-def _shared(stage: str) -> str:
-    first, dots, last = stage.partition("..")
-    pairs = zip(first.split("."), last.split("."), strict=False)
-    same = [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
-    return ".".join(same) if dots and same else stage
 
 
 def memory(result: Result) -> Columns:
@@ -100,7 +74,7 @@ def lifetimes(uses: list[TensorUse]) -> Columns:
 
 
 def addresses(result: Result) -> Columns | None:
-    """One entry per buffer that is ever alive, if the plan has addresses; else None. `stacks` are by their names.
+    """One entry per buffer that is ever alive, if the plan has addresses; else None.
 
     Times are seconds if the schedule itself has addresses, since only then are they free in time; else positions in
     the order of the ops.
@@ -113,7 +87,6 @@ def addresses(result: Result) -> Columns | None:
     in_time = schedule.memory == "contiguous"
     found, until = arena_of(result, placement, in_time=in_time)
     return found | {
-        "stacks": {one.name: list(one.stack) for one in placement.buffers if one.name is not None and one.stack},
         "in_time": in_time,
         "until": until,
         "height": placement.height,

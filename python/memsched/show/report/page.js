@@ -77,4 +77,13 @@ function start() {
   document.documentElement.dataset.ready = "yes";
 }
 
-load().then(start);
+// Without its data the page has words alone, which must say why.
+function failed(error) {
+  const said = document.createElement("p");
+  said.setAttribute("role", "alert");
+  said.textContent = `The pictures and tables cannot be shown (${error.message}): open the page in a newer browser, or write it again.`;
+  document.querySelector("main").prepend(said);
+  throw error; // for the console
+}
+
+load().then(start).catch(failed);

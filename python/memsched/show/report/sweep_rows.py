@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
+from memsched.result import as_fast
 from memsched.study.sweep.names import planner_names, point_of
 from memsched.study.sweep.rows import ReadRow as Row
-
-_EQUAL = 1 + 1e-9  # tolerance for sums in another order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +55,7 @@ def _standing(name: str, rows: list[Row], best: dict[tuple[Any, ...], float]) ->
     ]
     over = [row["makespan"] / row["ideal"] - 1 if row["ideal"] else 0.0 for row in planned]
     contested = {point_of(row) for row in rows} & best.keys()
-    won = {point_of(row) for row in planned if row["makespan"] <= best[point_of(row)] * _EQUAL}
+    won = {point_of(row) for row in planned if as_fast(row["makespan"], best[point_of(row)])}
     return Standing(
         name=name,
         points=len(rows),

@@ -84,12 +84,7 @@ def counted(count: int, what: str) -> Text:
 
     Examples
     --------
-    >>> plain(counted(1, "op")), plain(counted(2, "op"))
-    ('1 op', '2 ops')
+    >>> counted(1, "op"), counted(2, "op")
+    ((Number(kind='count', value=1), ' op'), (Number(kind='count', value=2), ' ops'))
     """
     return text("{} {}", Number("count", count), what if count == 1 else f"{what}s")
-
-
-def plain(parts: Text) -> str:
-    """The text without the exact values."""
-    return "".join(part.shown if isinstance(part, Number) else part for part in parts)

@@ -83,7 +83,7 @@ def _figures(work: Work) -> Figures | None:
     """The function that plans many points at once, if the planner has one for these options."""
     known = PLANNERS.get(work.planner)
     offered = None if known is None else known.figures
-    if offered is None or "time_limit" in work.options:
+    if offered is None:
         return None
     try:
         return offered(_problem(work), **work.options)

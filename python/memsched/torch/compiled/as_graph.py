@@ -113,6 +113,7 @@ class Visit:
     static: Sequence[int] = ()
     parameters: frozenset[int] = frozenset()
     leaves: Sequence[int] = ()  # places of others whose gradients autograd keeps
+    beside: int = 0  # bytes of the gradients that arrive otherwise than traced, while PyTorch copies them
 
     @property
     def loss_gradients(self) -> int:
@@ -348,6 +349,7 @@ class _Part:
     def _point(self, name: str, reads: list[str], writes: list[str]) -> dict[str, Any]:
         outside = self._visit.loss.most if name == LEAVE else self._value
         outside += max(self._visit.laid_out_anew, self.summing) + self.copies if name == END else 0
+        outside += self._visit.beside if name == RETURN else 0
         return {
             "name": self._prefix + name,
             "phase": "fwd" if name == LEAVE else "bwd",

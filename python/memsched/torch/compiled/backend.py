@@ -18,8 +18,11 @@ from memsched.torch.compiled.private import (
     check_release,
     compile_joint,
     inline_regions,
+    note_fused_steps,
     python_code,
+    saving_is_rewritten,
     under_autocast,
+    watch_gradients,
     without_new_guards,
     wrapper_among,
 )
@@ -67,11 +70,15 @@ def backend_of(
 
 def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Callable[..., Any]:
     check_release()
+    note_fused_steps()
     inline_regions(module)
     casts = under_autocast(module)
     if (kind := wrapper_among(inputs)) is not None:
         error = CaptureError(f"it has tensors of the class {kind}, whose memory no plan knows")
         return unplanned(module, error, offload=_offloads(group.options))
+    if saving_is_rewritten():
+        error = CaptureError("saved_tensors_hooks around it are graphs (fx.GraphModule), which no plan knows")
+        return unplanned(module, error)
     units: list[Unit] = []
     prepare: Callable[[fx.GraphModule], None] | None = None
     inference: Callable[[fx.GraphModule], Boxed] = python_code
@@ -116,7 +123,14 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Cal
         raise
     except (CaptureError, AssertionError, NotImplementedError, RuntimeError) as error:  # of AOTAutograd, too
         return unplanned(module, error, offload=_offloads(group.options))
-    return Guarded(module, planned, offload=_offloads(group.options))
+
+    def watched(*args: Any) -> Any:
+        results = planned(*args)
+        for unit in units:
+            watch_gradients(results, unit.arriving)
+        return results
+
+    return Guarded(module, watched, offload=_offloads(group.options))
 
 
 def _offloads(options: Options) -> bool:

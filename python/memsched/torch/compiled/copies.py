@@ -55,7 +55,8 @@ class Traffic:
         host = torch.from_numpy(memory.numpy())  # a tensor of its own: when it is dropped, the memory is spare
         key = host.untyped_storage()._cdata
         self._events[key] = self.lanes.copy("out", storage, host, [self.lanes.now()])
-        self._layouts[key] = value.dtype, value.storage_offset(), value.shape, value.stride()
+        layout = value.dtype, value.storage_offset(), value.shape, value.stride()
+        self._layouts[key] = *layout, value.is_conj(), value.is_neg()
         weakref.finalize(host.untyped_storage(), self._take_back, key, memory).atexit = False
         return host
 
@@ -88,9 +89,10 @@ class Traffic:
         event = self.lanes.copy("in", storage, host, [self.lanes.now(), self._events[key]])
         self._events[storage._cdata] = self._reads[key] = event
         weakref.finalize(storage, self._given_up, storage._cdata).atexit = False
-        dtype, offset, shape, stride = self._layouts[key]
-        value = torch.empty(0, dtype=dtype, device=storage.device)
-        return value.set_(storage, offset, shape, stride)
+        dtype, offset, shape, stride, conjugated, negated = self._layouts[key]
+        value = torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, shape, stride)
+        value = torch._conj(value) if conjugated else value  # what the bytes stand for, not what they are
+        return torch._neg_view(value) if negated else value
 
     @_one_at_a_time
     def arrived(self, value: torch.Tensor, host: torch.Tensor) -> torch.Tensor:
@@ -162,6 +164,15 @@ def prefetch(host: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 def arrived(value: torch.Tensor, host: torch.Tensor) -> torch.Tensor:
     return traffic_on(value.device).arrived(value, host)
+
+
+def kept(value: torch.Tensor, whole: bool) -> torch.Tensor:
+    """A copy of an input that is about to change, with its strides; if `whole`, with all that lies in its storage."""
+    if not whole:
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(value)
+    everything = value.untyped_storage().nbytes() // value.element_size()
+    copied = value.as_strided((everything,), (1,), 0).clone()
+    return copied.as_strided(value.shape, value.stride(), value.storage_offset())
 
 
 @contextlib.contextmanager

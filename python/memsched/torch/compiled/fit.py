@@ -16,7 +16,7 @@ from memsched.problems.budget import parse_memory
 from memsched.support.units import format_bytes, parse_bandwidth
 from memsched.torch.compiled.as_graph import Resident, Visit, steps_of
 from memsched.torch.compiled.fused import folded_calls
-from memsched.torch.compiled.inductor import Half, stock_saved, with_sizes
+from memsched.torch.compiled.inductor import Half, lower_copies, stock_saved, with_sizes
 from memsched.torch.compiled.joint import read_joint
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, plan_and_document
@@ -139,11 +139,12 @@ class _Fitting:
     def __init__(self, given: Visit) -> None:
         joint, sizes = given.joint, given.sizes
         self._results, self._values, self._copies = len(joint.results), list(sizes.values), given.copies
+        self._beside = given.beside
         static = sorted(k - joint.tokens for k in given.static)
         sized = with_sizes(joint.module, sizes.number)
         saved = stock_saved(sized, self._results, static)
         self._joint = read_joint(sized, self._results, folded_calls(sized, saved))
-        self.visit = Visit(self._joint, Sizes(self._joint, ()))
+        self.visit = Visit(self._joint, Sizes(self._joint, ()), beside=given.beside)
         self._counted: dict[Any, int] = {}
 
     def counted(self, plan: CompiledPlan, reuse: bool) -> int:
@@ -185,7 +186,9 @@ class _Fitting:
         return Fitted(plan, first, second)
 
     def _rewritten(self, plan: CompiledPlan) -> Rewritten:
-        return rewrite(self._joint, *steps_of(plan.result.schedule.steps, 0, 1))
+        made = rewrite(self._joint, *steps_of(plan.result.schedule.steps, 0, 1))
+        lower_copies(made.forward.graph)
+        return made
 
     def _forward(self, made: Rewritten, reuse: bool) -> Half:
         return Half(made.forward, self._results, backward=False, reuse=reuse)
@@ -202,6 +205,7 @@ class _Fitting:
             out = list(forward(list(given)))
             args = [*out[self._results :], *(torch.empty_like(one) for one in arriving)]
             del out[self._results :]  # the results stay until the end
+            meter.count((), self._beside)
             gradients = backward(args)
             copied = meter.live + self._copies
         del gradients

@@ -9,7 +9,7 @@ import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -17,7 +17,7 @@ from memsched.errors import InfeasibleError
 from memsched.support.documents import Document
 from memsched.support.units import format_bytes
 from memsched.torch.compiled.as_graph import Visit, held_by_caller
-from memsched.torch.compiled.held import Call, Identities, Memory, gradient_bytes, held_in_step
+from memsched.torch.compiled.held import Call, Identities, Key, Memory, gradient_bytes, held_in_step
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, plan_and_document, plan_carefully
 from memsched.torch.compiled.private import in_backward, saving_is_hooked
@@ -27,23 +27,9 @@ from memsched.torch.compiled.unit import Unit, Version
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.optimizer_state import kind_of_state
 
-
-class Key(NamedTuple):
-    """What tells the calls apart that are planned apart."""
-
-    unit: int
-    numbers: tuple[int, ...]  # the sizes that it is called with
-    whole: tuple[int, ...]  # bytes of the memory of inputs that it copies with all that lies there
-    gradients: int  # bytes of gradients beside which it is planned
-    given: int  # bytes of the memory of its inputs that no call before was given, or returned
-    owner: int  # whose parameters it has: the same number for calls of a step that have the same
-    state: int  # which kind of state the optimiser has, by number
-    leaves: tuple[int, ...]  # places of its inputs whose gradients autograd keeps
-
-
 Path = tuple[Key, ...]  # the calls of a step up to one of them
 
-_MOST_SHAPES, _MOST_ALONE = 8, 4
+_MOST_ALONE = 4
 _MOST_CALLS, _MOST_ORDERS = 256, 8
 _MOST_SOUGHT = 32
 _SHARES = (0.75, 0.5, 0.25, 0.0)  # of the way from the least memory of a plan to the budget
@@ -199,9 +185,31 @@ class Group:
                 counted = max(map(sizes.bytes_of, joint.storages_of(node)))  # more than those without data show
                 call.results[self._identities.of(storage)] = max(storage.nbytes(), counted)
 
-    def returned(self, serial: int) -> None:
-        """The backward of a call begins."""
+    def returned(self, serial: int, beside: int) -> None:
+        """The backward of a call begins; PyTorch made copies of gradients of so many bytes for it."""
         self._returns.append(serial)
+        call = next((one for one in self._calls if beside and one.serial == serial), None)
+        unit = call.unit() if call is not None else None
+        if call is None or unit is None:
+            return
+        unit.beside[call.key.numbers] = max(beside, unit.beside.get(call.key.numbers, 0))
+        more = beside - unit.versions[call.version].room
+        if more > 0:
+            self._forget(call.key)
+            said = "a gradient arrives with other strides than PyTorch traced, and is copied: this step exceeds the "
+            said += f"budget by up to {format_bytes(int(more))}; the next is planned with the copy"
+            warnings.warn(said, UnplannedWarning, stacklevel=2)
+
+    def _forget(self, key: Key) -> None:
+        """Plan anew what calls of a graph with some numbers, and the steps that they are in, when they come again."""
+        stale = {path for path in self._planned if any(one[:2] == key[:2] for one in path)}
+        self._known -= stale
+        for path in stale:
+            del self._planned[path]
+            self._spanned.pop(path, None)
+        self._met = {
+            before: [one for one in met if (*before[0], one) in self._planned] for before, met in self._met.items()
+        }
 
     @staticmethod
     def _dropped(group: weakref.ref[Group], call: Call) -> None:
@@ -273,7 +281,9 @@ class Group:
             if tried is None:
                 continue
             visited = enumerate(zip(units, visits, strict=True))
-            made = {path[: k + 1]: unit.add(tried, k, len(calls), visit.sizes) for k, (unit, visit) in visited}
+            made = {
+                path[: k + 1]: unit.add(tried, k, len(calls), visit.sizes, visit.beside) for k, (unit, visit) in visited
+            }
             keeps = {here: unit.versions[made[here]].kept for here, unit in zip(made, units, strict=True)}
             old = {here: self._planned[here] for here in made if any(one[: len(here)] == here for one in alike)}
             small = {here: one for here, one in old.items() if units[len(here) - 1].versions[one].kept <= keeps[here]}
@@ -299,6 +309,7 @@ class Group:
                 static=sorted(unit.static),
                 parameters=frozenset(key for key, (_, lasts) in call.given.items() if lasts),
                 leaves=call.key.leaves,
+                beside=unit.beside.get(call.key.numbers, 0),
             )
             for unit, call in zip(units, calls, strict=True)
         ]
@@ -308,7 +319,7 @@ class Group:
     def _alone(self, unit: Unit, call: Call, key: Key) -> int:
         """A version for a graph that no plan spans yet."""
         eager = self.options.mode == "eager"
-        if eager and not self._calls and (larger := self._larger(unit, key)) is not None:
+        if eager and not self._calls and (larger := unit.larger(key, self._alone_of)) is not None:
             return larger
         found = self._alone_of.setdefault(key, [])
         if len(found) == _MOST_ALONE:  # it keeps being called while others hold more and more
@@ -321,7 +332,7 @@ class Group:
             from memsched.torch.compiled.fit import fit  # Inductor takes seconds to import
 
             fitted = fit(visit, held, self.options)
-            found.append(unit.add_code(fitted.plan, fitted.forward, fitted.backward))
+            found.append(unit.add_code(fitted.plan, fitted.forward, fitted.backward, visit.beside))
             return found[-1]
         try:
             if len(found) == _MOST_ALONE - 1:
@@ -332,32 +343,8 @@ class Group:
             if not self._calls:
                 raise
             plan = plan_carefully(visit, held, self.options)
-        found.append(unit.add(plan, 0, 1, visit.sizes))
+        found.append(unit.add(plan, 0, 1, visit.sizes, visit.beside))
         return found[-1]
-
-    def _larger(self, unit: Unit, key: Key) -> int | None:
-        """For a graph that has met many sizes, a version of a plan for larger ones, if there is one.
-
-        No tensor may be larger: some have the difference of two sizes.
-        """
-        alike = key._replace(numbers=(), whole=(), given=0, owner=0)
-        met = [
-            ((*other.numbers, *other.whole, other.given), other, versions[0])
-            for other, versions in self._alone_of.items()
-            if versions and other._replace(numbers=(), whole=(), given=0, owner=0) == alike
-        ]
-        if len(met) < _MOST_SHAPES:
-            return None
-        least = (*key.numbers, *key.whole, key.given)
-        fit = sorted(one for one in met if all(a >= b for a, b in zip(one[0], least, strict=True)))
-        # What is given counts by the memory in which it lies, whose size may be a symbol of its own.
-        storages = [one.number for one in unit.joint.storages if one.writer is not None]
-        own = unit.sizes(key.numbers, key.whole)
-        for _, other, version in fit:
-            larger = unit.sizes(other.numbers, other.whole)
-            if all(own.bytes_of(n) <= larger.bytes_of(n) for n in storages):
-                return unit.for_all_sizes(version)
-        return None
 
     def _kept(self) -> int:
         """Bytes that the plans of the step's forwards so far keep for their backwards."""

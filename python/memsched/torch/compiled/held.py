@@ -6,7 +6,7 @@ import itertools
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,12 +17,25 @@ from memsched.torch.compiled.unit import Unit
 from memsched.torch.optimizer_state import optimizer_bytes
 
 
+class Key(NamedTuple):
+    """What tells the calls apart that are planned apart."""
+
+    unit: int
+    numbers: tuple[int, ...]  # the sizes that it is called with
+    whole: tuple[int, ...]  # bytes of the memory of inputs that it copies with all that lies there
+    gradients: int  # bytes of gradients beside which it is planned
+    given: int  # bytes of the memory of its inputs that no call before was given, or returned
+    owner: int  # whose parameters it has: the same number for calls of a step that have the same
+    state: int  # which kind of state the optimiser has, by number
+    leaves: tuple[int, ...]  # places of its inputs whose gradients autograd keeps
+
+
 @dataclass(slots=True)
 class Call:
     """A forward of the present step, and what it was seen to be given and to return."""
 
     unit: weakref.ref[Unit]
-    key: Any
+    key: Key
     serial: int
     version: int = 0
     due: bool = True  # its backward may still run

@@ -25,7 +25,9 @@ from torch._inductor.virtualized import V
 from torch._subclasses import FakeTensorMode
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
+from memsched.torch.compiled.copies import kept
 from memsched.torch.compiled.private import Boxed, graph_inputs
+from memsched.torch.errors import CaptureError
 from memsched.torch.weightless import fake_mode_of
 
 READS_OF_SHARED = inductor_config.realize_reads_threshold
@@ -89,6 +91,14 @@ def _copied(module: fx.GraphModule) -> fx.GraphModule:
     for node, copy in copies.items():
         copy.meta = dict(node.meta)
     return fx.GraphModule(module, graph)
+
+
+def lower_copies(graph: fx.Graph) -> None:
+    """Copy inputs that change as Inductor does, which chooses the strides."""
+    for node in graph.find_nodes(op="call_function", target=kept):
+        if node.args[1]:
+            raise CaptureError("it changes an input that it reads by as_strided, which compiled code cannot keep yet")
+        node.target, node.args = _aten.clone.default, node.args[:1]
 
 
 def stock_saved(joint: fx.GraphModule, results: int, static: Sequence[int]) -> set[str]:

@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from memsched.torch.errors import CaptureError
+from memsched.torch.kernel_bytes import COPY_OF_STORAGE
 from memsched.torch.nests import tensors_of
 
 
@@ -94,6 +95,13 @@ class Joint:
         asked = self.storages_in(node.args[0] for node in asking)
         return any(self.storages[n].writer is not None for n in asked)
 
+    @property
+    def whole(self) -> set[int]:
+        """The storages that operations copy with all that lies there, or read wherever they like."""
+        calls = self.module.graph.find_nodes
+        reading = (node for target in _WHOLE for node in calls(op="call_function", target=target))
+        return set(self.storages_in(node.args[0] for node in reading))
+
     def storage_at(self, example: torch.Tensor) -> int:
         """The storage in which the example of a value lies."""
         key = address(example)
@@ -109,6 +117,7 @@ class Joint:
 
 
 _aten = torch.ops.aten
+_WHOLE = (*COPY_OF_STORAGE, _aten.as_strided.default, _aten.as_strided_copy.default, _aten.as_strided_scatter.default)
 _SIZES = (_aten.sym_size.int, _aten.sym_stride.int, _aten.sym_numel.default, _aten.sym_storage_offset.default)
 
 

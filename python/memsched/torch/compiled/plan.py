@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from memsched._core import Device, Graph, Schedule
-from memsched.errors import InfeasibleError, MemschedError
+from memsched.errors import InfeasibleError, InternalError, MemschedError
 from memsched.planners.call import measured
 from memsched.planners.registry import PLANNERS, min_memory
 from memsched.problems.budget import parse_memory
@@ -20,7 +20,7 @@ from memsched.study.compare import plan as plan_graph
 from memsched.support.documents import Document, fields, plain
 from memsched.support.units import format_bytes, parse_bandwidth, parse_bytes, told_budget
 from memsched.torch.compiled import cache
-from memsched.torch.compiled.as_graph import LEAVE, Resident, Visit, in_order, step_graph
+from memsched.torch.compiled.as_graph import LEAVE, RETURN, Resident, Visit, in_order, step_graph
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.times import measured_seconds, modelled_seconds
 from memsched.torch.link import default_host_memory, measure_link
@@ -297,17 +297,31 @@ def bytes_left(result: Result, own: str) -> int:
 
     The names of the visit begin with `own`.
     """
+    _, here = _held_at(result, own + LEAVE)
+    return sum(size for name, size in here.items() if name.startswith(own))
+
+
+def room_at_return(result: Result, own: str) -> int:
+    """Bytes of the budget that are free where the gradients of a visit arrive."""
+    op, here = _held_at(result, own + RETURN)
+    return result.schedule.budget - result.graph.resident - int(op["choices"][0]["workspace"]) - sum(here.values())
+
+
+def _held_at(result: Result, name: str) -> tuple[Any, dict[str, int]]:
+    """An op of a plan, and the bytes of the tensors that are on the device while it runs."""
     graph = result.problem
     assert isinstance(graph, Graph)
     size = {one["name"]: one["size"] for one in graph.tensors}
-    writes = {op["name"]: op["writes"] for op in graph.ops}
-    here: set[str] = set()
+    ops = {op["name"]: op for op in graph.ops}
+    here: dict[str, int] = {}
     for step in result.schedule.steps:
-        if step.get("run") == own + LEAVE:
-            break
-        here |= {*writes.get(step.get("run"), ()), *([step["prefetch"]] if "prefetch" in step else [])}
-        here.discard(step.get("free"))
-    return sum(size[name] for name in here if name.startswith(own))
+        op = ops.get(step.get("run", ""))
+        arriving = op["writes"] if op is not None else [step["prefetch"]] if "prefetch" in step else []
+        here.update((one, size[one]) for one in arriving)
+        if op is not None and op["name"] == name:
+            return op, here
+        here.pop(step.get("free", ""), None)
+    raise InternalError(f"a plan of a captured step has no {name}")
 
 
 def _times_of(visits: Sequence[Visit], options: Options) -> tuple[list[list[float]], str, Link | None]:

@@ -11,6 +11,7 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException as DynamoSignal  # such as a demand to trace once more
 from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd.utils import saved_tensors_hooks_are_inlineable, top_saved_tensors_hooks
 from torch._guards import TracingContext, active_fake_mode
 from torch._higher_order_ops.wrap import tag_activation_checkpoint
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
@@ -63,6 +64,18 @@ def optimizer_hooks_aside() -> Iterator[None]:
     finally:
         for hooks, those in zip(shared, before, strict=True):
             hooks.update(those)
+
+
+def _changed(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    for group in optimizer.param_groups:
+        if group.get("fused"):
+            torch.autograd.graph.increment_version([one for one in group["params"] if one.grad is not None])
+
+
+def note_fused_steps() -> None:
+    """From now on autograd sees that optimisers with fused=True change parameters, as it does of others."""
+    if _changed not in _optimizers._global_optimizer_post_hooks.values():
+        _optimizers.register_optimizer_step_post_hook(_changed)
 
 
 def inline_regions(module: fx.GraphModule) -> None:
@@ -200,6 +213,26 @@ def is_batched(value: object) -> bool:
 def saving_is_hooked() -> bool:
     """Whether what autograd saves goes through hooks, as under `torch.utils.checkpoint`."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
+_COMPILED = "CompiledFunctionBackward"
+_VIEWS = 4  # that AOTAutograd makes of a result after the graph
+
+
+def watch_gradients(results: Iterable[Any], note: Callable[[Sequence[Any]], None]) -> None:
+    """Show the gradients of a compiled graph's results as they arrive: AOTAutograd copies those that lie otherwise."""
+    nodes = {one.grad_fn for one in results if isinstance(one, torch.Tensor)}
+    for _ in range(_VIEWS):
+        for node in nodes:
+            if node is not None and node.name() == _COMPILED:
+                node.register_prehook(note)
+        others = (one for one in nodes if one is not None and one.name() != _COMPILED and one.next_functions)
+        nodes = {one.next_functions[0][0] for one in others}
+
+
+def saving_is_rewritten() -> bool:
+    """Whether these hooks are graphs, which AOTAutograd writes into the graphs that it captures."""
+    return bool(saved_tensors_hooks_are_inlineable(top_saved_tensors_hooks()))
 
 
 def takes_no_hooks(module: fx.GraphModule | None = None) -> bool:

@@ -205,7 +205,8 @@ class _Half:
             raise InternalError(f"the schedule reads {node.name} where it is not on the device")
         source = self.forward.value(node)
         if node in self.joint.updated:
-            source = self.forward._call(torch.ops.aten.clone.default, (source,), node)
+            whole = not self.joint.whole.isdisjoint(self.joint.storages_of(node))
+            source = self.forward._call(copies.kept, (source, whole), node)
         self._set(node, self._argument(node, source))
         return self.values[node]
 

@@ -11,8 +11,8 @@ import torch
 from memsched._core import Graph
 from memsched.support.documents import Document
 from memsched.torch.compiled.as_graph import Resident, Visit, prefix, step_graph
-from memsched.torch.compiled.group import Group, Key, Path
-from memsched.torch.compiled.held import Call, held_in_step
+from memsched.torch.compiled.group import Group, Path
+from memsched.torch.compiled.held import Call, Key, held_in_step
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, key_of_step
 from memsched.torch.compiled.sizes import LossBytes
@@ -74,7 +74,7 @@ class Expecting(Group):
             within = held_in_step([*self._calls, call], [visit], self.options).total <= expected.resident.total
             if within and _tensors_of(visit) == _tensors_in(self._expected.result.graph, prefix(k, visits)):
                 self._followed.add((*self._path, key))
-                return unit.add(self._expected, k, visits, visit.sizes)
+                return unit.add(self._expected, k, visits, visit.sizes, visit.beside)
         return super()._alone(unit, call, key)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,17 +16,18 @@ from memsched.errors import MemschedError
 from memsched.torch.compiled.as_graph import LEAVE, Step, prefix, steps_of
 from memsched.torch.compiled.copies import traffic_on
 from memsched.torch.compiled.joint import Joint, read_joint
-from memsched.torch.compiled.plan import CompiledPlan, bytes_left
+from memsched.torch.compiled.plan import CompiledPlan, bytes_left, room_at_return
 from memsched.torch.compiled.private import Boxed, backward_code, is_batched, python_code, saving_is_hooked
 from memsched.torch.compiled.rewrite import Rewritten, rewrite
 from memsched.torch.compiled.sizes import Sizes
-from memsched.torch.kernel_bytes import COPY_OF_STORAGE
 from memsched.torch.meter import Meter
 
 if TYPE_CHECKING:
     from memsched.torch.compiled.group import Group
+    from memsched.torch.compiled.held import Key
 
 _SERIAL = itertools.count()
+_MOST_SHAPES = 8  # that have a plan of their own, before others follow one of these
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class Version:
 
     plan: CompiledPlan | None
     kept: int  # bytes that it has on the device between its forward and its backward
+    room: float  # bytes of gradients that may arrive otherwise than traced
     serial: int  # later versions have larger ones
     forward: Boxed
     backward: Boxed
@@ -68,10 +71,12 @@ class Unit:
             and isinstance(one := node.meta.get("val"), torch.Tensor)
             and one.device == self.joint.device
         ]
+        self.beside: dict[tuple[int, ...], int] = {}
+        """By its numbers, the most bytes of gradients that arrived otherwise than traced, beside PyTorch's copies."""
+        self._arriving: dict[int, int] = {}  # bytes by storage, of the gradients of the backward that begins
         self._first: tuple[int, ...] = ()
         self._type = torch.get_default_dtype()
-        copied = (op.node.args[0] for op in self.joint.operations if op.node.target in COPY_OF_STORAGE)
-        whole = self.joint.storages_in(copied)
+        whole = self.joint.whole
         self._whole = {k: n for k in self.inputs for n in self.joint.storages_of(self.joint.primals[k]) if n in whole}
 
     def numbers(self, args: Sequence[Any]) -> tuple[int, ...]:
@@ -107,7 +112,7 @@ class Unit:
         if self._plain is None:
             made = self._traced()
             self.versions.append(
-                Version(None, 0, next(_SERIAL), python_code(made.forward), backward_code(made.backward))
+                Version(None, 0, math.inf, next(_SERIAL), python_code(made.forward), backward_code(made.backward))
             )
             self._plain = len(self.versions) - 1
         return self._plain
@@ -131,6 +136,19 @@ class Unit:
         self._group.left(self, found[:results])
         return [*found[:results], marker, *found[results:]]
 
+    def arriving(self, gradients: Sequence[Any]) -> None:
+        """Note where gradients lie that arrive; not those that repeat one number."""
+        strided = (one for one in gradients if isinstance(one, torch.Tensor) and one.layout is torch.strided)
+        own = (one for one in strided if one.device == self.joint.device and not is_batched(one))
+        large = (one.untyped_storage() for one in own if one.untyped_storage().nbytes() > one.element_size())
+        self._arriving = {storage._cdata: storage.nbytes() for storage in large}
+
+    def _copied(self, arriving: Sequence[Any]) -> int:
+        """Bytes of the gradients that arrived, and of which the backward is given copies."""
+        found, self._arriving = self._arriving, {}
+        given = {one.untyped_storage()._cdata for one in arriving if isinstance(one, torch.Tensor)} if found else ()
+        return sum(nbytes for storage, nbytes in found.items() if storage not in given)
+
     def backward(self, args: list[Any]) -> Sequence[Any]:
         """Run the backward of the plan that the forward followed."""
         sizes = next(k for k, one in enumerate(args) if isinstance(one, torch.Tensor))
@@ -143,9 +161,10 @@ class Unit:
         number, serial = marker.tolist()
         arriving = args[len(args) - len(self.joint.tangents) :]
         batched = any(map(is_batched, arriving))
-        self._group.returned(serial)
+        beside = self._copied(arriving)
+        self._group.returned(serial, beside)
         for meter in _METERS[-1:]:
-            meter.count(one for one in arriving if isinstance(one, torch.Tensor))
+            meter.count((one for one in arriving if isinstance(one, torch.Tensor)), beside)
         del arriving
         try:
             with _counting(), torch._C.DisableTorchFunction(), _default_type(self._type):
@@ -158,6 +177,31 @@ class Unit:
                 f"vectorize and vmap around it, or compile the model with another backend ({error})"
             ) from error
 
+    def larger(self, key: Key, known: Mapping[Key, Sequence[int]]) -> int | None:
+        """If it has met many sizes, a version of a plan for larger ones, if one is known.
+
+        No tensor may be larger: some have the difference of two sizes.
+        """
+        alike = key._replace(numbers=(), whole=(), given=0, owner=0)
+        met = [
+            ((*other.numbers, *other.whole, other.given), other, versions[0])
+            for other, versions in known.items()
+            if versions and other._replace(numbers=(), whole=(), given=0, owner=0) == alike
+        ]
+        if len(met) < _MOST_SHAPES:
+            return None
+        least = (*key.numbers, *key.whole, key.given)
+        fit = sorted(one for one in met if all(a >= b for a, b in zip(one[0], least, strict=True)))
+        # What is given counts by the memory in which it lies, whose size may be a symbol of its own.
+        storages = [one.number for one in self.joint.storages if one.writer is not None]
+        own, beside = self.sizes(key.numbers, key.whole), self.beside.get(key.numbers, 0)
+        for _, other, version in fit:
+            larger = self.sizes(other.numbers, other.whole)
+            roomy = self.versions[version].room >= beside
+            if roomy and all(own.bytes_of(n) <= larger.bytes_of(n) for n in storages):
+                return self.for_all_sizes(version)
+        return None
+
     def for_all_sizes(self, version: int) -> int | None:
         """The version that follows the same plan with any sizes; None where sizes are asked of what may be gone."""
         if self.joint.asks_for_sizes:
@@ -165,11 +209,15 @@ class Unit:
         if version not in self._general:
             plan = self.versions[version].plan
             assert plan is not None
-            self._general[version] = self.add(plan, 0, 1, None)
+            self._general[version] = made = self.add(plan, 0, 1, None)
+            self.versions[made] = replace(self.versions[made], room=self.versions[version].room)
         return self._general[version]
 
-    def add(self, plan: CompiledPlan, visit: int, visits: int, sizes: Sizes | None) -> int:
-        """Write the code of a visit of a plan, for some sizes or for all; its number among the versions."""
+    def add(self, plan: CompiledPlan, visit: int, visits: int, sizes: Sizes | None, beside: int = 0) -> int:
+        """Write the code of a visit of a plan, for some sizes or for all; its number among the versions.
+
+        So many bytes of gradients that arrive otherwise than traced are planned.
+        """
         traffic = traffic_on(self.joint.device)
         traffic.most = max(traffic.most, plan.result.timeline.bytes_out)
         forward, backward = steps_of(plan.result.schedule.steps, visit, visits)
@@ -177,13 +225,15 @@ class Unit:
         if key not in self._code:
             made = rewrite(self.joint, forward, backward, sizes)
             self._code[key] = python_code(made.forward), backward_code(made.backward)
-        kept = bytes_left(plan.result, prefix(visit, visits))
-        self.versions.append(Version(plan, kept, next(_SERIAL), *self._code[key], forward, backward))
+        own = prefix(visit, visits)
+        kept, room = bytes_left(plan.result, own), beside + room_at_return(plan.result, own)
+        self.versions.append(Version(plan, kept, room, next(_SERIAL), *self._code[key], forward, backward))
         return len(self.versions) - 1
 
-    def add_code(self, plan: CompiledPlan, forward: Boxed, backward: Boxed) -> int:
+    def add_code(self, plan: CompiledPlan, forward: Boxed, backward: Boxed, beside: int) -> int:
         """Add code for a plan of this graph alone; its number among the versions."""
-        self.versions.append(Version(plan, bytes_left(plan.result, ""), next(_SERIAL), forward, backward))
+        kept, room = bytes_left(plan.result, ""), beside + room_at_return(plan.result, "")
+        self.versions.append(Version(plan, kept, room, next(_SERIAL), forward, backward))
         return len(self.versions) - 1
 
 

@@ -33,21 +33,21 @@ PARTS = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
 """They read of their first input as many bytes as they write."""
 
 
-def reads_inputs(op: str) -> bool:
+def reads_inputs(op_type: str) -> bool:
     """Whether the derivative reads the inputs that have a gradient. It always reads those of whole numbers."""
-    return op not in _NOTHING and op not in _OUTPUTS and op != MASKED
+    return op_type not in _NOTHING and op_type not in _OUTPUTS and op_type != MASKED
 
 
-def reads_outputs(op: str) -> bool:
+def reads_outputs(op_type: str) -> bool:
     """Whether the derivative reads the outputs."""
-    return op in _OUTPUTS or op in _BOTH
+    return op_type in _OUTPUTS or op_type in _BOTH
 
 
-def kind_of(op: str) -> str:
+def kind_of(op_type: str) -> str:
     """The kind of an op, in the words of `Graph`."""
-    return _KINDS.get(op, op.lower())
+    return _KINDS.get(op_type, op_type.lower())
 
 
-def statistics_of(op: str) -> range:
+def statistics_of(op_type: str) -> range:
     """Positions of the inputs that are no parameters, although they are numbers in the file: running statistics."""
-    return range(3, 5) if op == "BatchNormalization" else range(0)
+    return range(3, 5) if op_type == "BatchNormalization" else range(0)

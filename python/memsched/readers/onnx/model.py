@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from memsched._core import Graph
 from memsched.errors import InvalidInputError, MemschedError, shown
-from memsched.readers import onnx_rules as rules
-from memsched.readers.onnx_costs import Shape, Speeds, flops_of, speeds_of
-from memsched.readers.onnx_shapes import Kind, Kinds, kinds_of
-from memsched.readers.onnx_step import Op, Tensor, training_step
-from memsched.readers.values import listed, seconds_of
-from memsched.support import checks
+from memsched.problems.machines import Machine
+from memsched.readers.onnx import rules
+from memsched.readers.onnx.constants import check_constants
+from memsched.readers.onnx.costs import Shape, flops_of, speeds_of
+from memsched.readers.onnx.functions import inlined
+from memsched.readers.onnx.shapes import Form, Forms, forms_of
+from memsched.readers.onnx.step import Op, Tensor, training_step
+from memsched.readers.values import listed
+from memsched.support import checks, quantities
 from memsched.support.files import read_bytes
 from memsched.support.interrupt import optional
 
@@ -28,6 +32,7 @@ def graph_from_onnx(
     device: str = "v100",
     dims: Mapping[str, int] | None = None,
     times: Times | None = None,
+    constants: Iterable[str] = (),
     batch: int | None = None,
     name: str | None = None,
 ) -> Graph:
@@ -35,9 +40,9 @@ def graph_from_onnx(
 
     The shapes of all tensors are inferred by ONNX. This is the rule for the rest:
 
-    * Parameters are the initializers of floating numbers, except the running statistics of batch normalisation. They
-      and their gradients are resident, and so are all other constants. An op that reads constants alone, or only the
-      shape of a tensor, is no op of the graph.
+    * Parameters are the initializers of floating numbers, except those of one element, the running statistics of batch
+      normalisation, and what `constants` names. They and their gradients are resident, and so are all other constants.
+      An op that reads constants alone, or only the shape of a tensor, is no op of the graph.
     * Reshape, Flatten, Squeeze, Unsqueeze and Identity are views: no op, and no tensor of their own.
     * The loss is one op. It reads the outputs that depend on parameters, and writes their gradients.
     * Each op of the forward whose result depends on a parameter, and to whose result a gradient arrives, has one op in
@@ -67,6 +72,8 @@ def graph_from_onnx(
         is called as in "x[0]": dimension 0 of input x.
     times : dict, optional
         By the name of the op: seconds of its forward, or a pair of those of forward and backward, instead of the rule.
+    constants : list of str, optional
+        Names of initializers of floating numbers that are not trained, such as masks.
     batch : int, optional
         Samples per training step, to be shown; by default the first dimension of the first input.
     name : str, optional
@@ -79,15 +86,14 @@ def graph_from_onnx(
     Raises
     ------
     InvalidInputError
-        The model cannot be read, has dimensions without a value, tensors whose shapes cannot be inferred, control flow,
-        or no parameter; the message names the tensor or the op.
+        The model cannot be read, has dimensions without a value, tensors whose shapes cannot be inferred or contradict
+        what it states, control flow, or no parameter; the message names the tensor or the op.
     MemschedError
         The package onnx is not installed: `pip install onnx`.
 
     Examples
     --------
     >>> import memsched as ms
-    >>> from memsched.readers.onnx_model import graph_from_onnx
     >>> import onnx.parser  # doctest: +SKIP
     >>> model = onnx.parser.parse_model('''
     ...     <ir_version: 8, opset_import: ["" : 17]>
@@ -96,21 +102,22 @@ def graph_from_onnx(
     ...         r = Relu(h)
     ...         y = MatMul(r, b)
     ...     }''')  # doctest: +SKIP
-    >>> step = graph_from_onnx(model, dims={"N": 64})  # doctest: +SKIP
+    >>> step = ms.Graph.from_onnx(model, dims={"N": 64})  # doctest: +SKIP
     >>> [op["name"] for op in step.ops][3:]  # doctest: +SKIP
     ['loss', 'MatMul_2.bwd', 'Relu_1.bwd', 'MatMul_0.bwd']
     """
     for what, given in (("dims", dims), ("times", times)):
         if given is not None and not isinstance(given, Mapping):
             raise InvalidInputError(f"{what} is {shown(given)}; it must be a dict")
-    onnx = _package("onnx")
+    onnx = optional("onnx", MemschedError("reading ONNX models needs the package onnx: pip install onnx"))
     model = _loaded(onnx, source)
-    reader = _Forward(onnx, kinds_of(onnx, model, dims), model.graph, speeds_of(device), dict(times or {}))
+    fixed = _fixed(model.graph, constants)
+    reader = _Forward(onnx, forms_of(onnx, model, dims), model.graph, speeds_of(device), dict(times or {}), fixed)
     ops = list(reader.ops())
     reader.check_times(ops)
     outputs = [reader.tensors[root] for one in model.graph.output if (root := reader.root(one.name)) in reader.tensors]
     step = training_step(reader.inputs, ops, outputs, reader.loss_seconds(outputs))
-    first = next((reader.kinds.of(one.name).shape for one in reader.inputs), ())
+    first = next((reader.forms.of(one.name).shape for one in reader.inputs), ())
     return Graph(
         step.tensors,
         step.ops,
@@ -118,10 +125,6 @@ def graph_from_onnx(
         batch=batch if batch is not None else max(1, first[0] if first else 1),
         resident=reader.resident,
     )
-
-
-def _package(name: str) -> Any:
-    return optional(name, MemschedError("reading ONNX models needs the package onnx: pip install onnx"))
 
 
 def _loaded(onnx: Any, source: Any) -> Any:
@@ -139,31 +142,45 @@ def _loaded(onnx: Any, source: Any) -> Any:
         raise InvalidInputError(f"source is {shown(source)}; give an onnx.ModelProto or the path of a file")
     if not model.graph.node:
         raise InvalidInputError("the model has no ops; is it an ONNX model?")
-    return _package("onnx.inliner").inline_local_functions(model) if model.functions else model
+    check_constants(onnx, model)
+    return inlined(model)
+
+
+def _fixed(graph: Any, names: Any) -> set[str]:
+    """Initializers that are no parameters, whatever they are: those of one element, and those with these names."""
+    if isinstance(names, Mapping) or not checks.is_list(names):
+        raise InvalidInputError(f"constants is {shown(names)}; it must be a list of names of initializers")
+    given, known = list(names), dict.fromkeys(one.name for one in graph.initializer)
+    for name in given:
+        if not isinstance(name, str) or name not in known:
+            raise InvalidInputError(f"constants has {shown(name)}; initializers of the model are {listed(known)}")
+    return {*given, *(one.name for one in graph.initializer if math.prod(one.dims) == 1)}
 
 
 class _Forward:
     """The ops of the forward, and what is resident."""
 
-    def __init__(self, onnx: Any, kinds: Kinds, graph: Any, speeds: Speeds, times: dict[str, Any]) -> None:
-        self.onnx, self.kinds, self.graph, self.speeds, self.times = onnx, kinds, graph, speeds, times
+    def __init__(
+        self, onnx: Any, forms: Forms, graph: Any, speeds: Machine, times: dict[str, Any], fixed: set[str]
+    ) -> None:
+        self.onnx, self.forms, self.graph, self.speeds, self.times = onnx, forms, graph, speeds, times
         self.views: dict[str, str] = {}  # name of a view -> that of the tensor
         self.tensors: dict[str, Tensor] = {}
         self.constants = {one.name for one in graph.initializer}
         statistics = {
             node.input[at] for node in graph.node for at in rules.statistics_of(node.op_type) if at < len(node.input)
         }
-        self.learned = {name for name in self.constants - statistics if kinds.of(name).floating}
-        self.resident = sum(kinds.of(name).size * (2 if name in self.learned else 1) for name in self.constants)
+        self.learned = {name for name in self.constants - statistics - fixed if forms.of(name).floating}
+        self.resident = sum(forms.of(name).size * (2 if name in self.learned else 1) for name in self.constants)
         self.inputs = [self.tensor(one.name, "input") for one in graph.input if one.name not in self.constants]
         self.names: set[str] = set()
 
     def tensor(self, name: str, role: str = "activation") -> Tensor:
         """A new tensor."""
-        kind = self.kinds.of(name)
+        form = self.forms.of(name)
         if name in self.tensors:
             raise InvalidInputError(f"the model writes tensor '{name}' twice; each tensor has one writer")
-        self.tensors[name] = Tensor(name=name, size=kind.size, floating=kind.floating, role=role)
+        self.tensors[name] = Tensor(name=name, size=form.size, floating=form.floating, role=role)
         return self.tensors[name]
 
     def root(self, name: str) -> str:
@@ -195,21 +212,23 @@ class _Forward:
         """Outputs that do not depend on the data; those of parameters lead to parameters."""
         self.constants.update(made)
         if self.learned.intersection(given):
-            self.learned.update(name for name in made if self.kinds.of(name).floating)
+            self.learned.update(name for name in made if self.forms.of(name).floating)
         if node.op_type not in rules.VIEWS:
-            self.resident += sum(self.kinds.of(name).size for name in made)
+            self.resident += sum(self.forms.of(name).size for name in made)
 
     def op(self, node: Any, title: str, given: list[str], made: list[str], reads: tuple[Tensor, ...]) -> Op:
         if node.op_type == rules.MASKED:
-            made = [made[0], made[1] if len(made) > 1 else f"{made[0]}.mask"]
-            self.kinds.add(made[1], Kind(self.kinds.of(made[0]).shape, "bool"))
+            kept, mask = [*node.output, ""][:2]  # either may be left out, by an empty name
+            mask = mask or f"{kept}.mask"
+            made = [kept, mask] if kept else [mask]
+            self.forms.add(mask, Form(self.forms.of(node.input[0]).shape, "bool"))
         writes = [self.tensor(name) for name in made]
         return Op(
             name=title,
-            type=node.op_type,
+            op_type=node.op_type,
             reads=reads,
             writes=tuple(writes),
-            mask=writes[1] if node.op_type == rules.MASKED else None,
+            mask=writes[-1] if node.op_type == rules.MASKED else None,
             parameters=bool(self.learned.intersection(given)),
             seconds=self.seconds(node, title, made),
         )
@@ -229,18 +248,18 @@ class _Forward:
             pair = given if isinstance(given, tuple | list) else (given, None)
             if len(pair) != 2:
                 raise InvalidInputError(f"times['{title}'] is {shown(given)}; it must be seconds, or a pair of seconds")
-            forward = seconds_of(pair[0], f"times['{title}']")
-            return forward, 2 * forward if pair[1] is None else seconds_of(pair[1], f"times['{title}']")
-        inputs = [self.kinds.of(name) if name else None for name in node.input]
-        outputs = [self.kinds.of(name) for name in made]
-        sizes = [kind.size for kind in inputs if kind is not None]
+            forward = quantities.seconds(f"times['{title}']", pair[0])
+            return forward, 2 * forward if pair[1] is None else quantities.seconds(f"times['{title}']", pair[1])
+        inputs = [self.forms.of(name) if name else None for name in node.input]
+        outputs = [self.forms.of(name) for name in made]
+        sizes = [form.size for form in inputs if form is not None]
         if node.op_type in rules.PARTS:
             sizes[0] = min(sizes[0], outputs[0].size)
         attributes = {one.name: one.i for one in node.attribute}
-        shapes: list[Shape | None] = [None if kind is None else kind.shape for kind in inputs]
+        shapes: list[Shape | None] = [None if form is None else form.shape for form in inputs]
         flops = flops_of(node.op_type, attributes, shapes, outputs[0].shape)
-        moved = sum(sizes) + sum(kind.size for kind in outputs)
-        first = next(kind.type for kind in inputs if kind is not None)
+        moved = sum(sizes) + sum(form.size for form in outputs)
+        first = next(form.dtype for form in inputs if form is not None)
         forward = self.speeds.seconds(flops, moved, first, rules.kind_of(node.op_type) == "conv")
         return forward, 2 * forward
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memsched.errors import InvalidInputError
-from memsched.readers import onnx_rules as rules
+from memsched.readers.onnx import rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Op:
     """An op of the forward."""
 
     name: str
-    type: str  # as ONNX calls it
+    op_type: str  # as ONNX calls it
     reads: tuple[Tensor, ...]  # without parameters and constants
     writes: tuple[Tensor, ...]
     mask: Tensor | None  # one of those that it writes
@@ -34,7 +34,7 @@ class Op:
 
 
 @dataclass(slots=True)
-class Step:
+class TrainingStep:
     """The ops and tensors of a training step, as `Graph` takes them."""
 
     tensors: list[dict[str, Any]] = field(default_factory=list)
@@ -70,9 +70,9 @@ class Step:
 
 def training_step(
     inputs: Iterable[Tensor], forward: Sequence[Op], outputs: Iterable[Tensor], loss_seconds: float
-) -> Step:
-    """Forward, loss and backward; `graph_from_onnx` says by which rule."""
-    step = Step()
+) -> TrainingStep:
+    """Forward, loss and backward; `Graph.from_onnx` says by which rule."""
+    step = TrainingStep()
     for tensor in inputs:
         step.tensor(tensor.name, tensor.size, tensor.role)
     learning: set[str] = set()
@@ -80,7 +80,7 @@ def training_step(
         for tensor in op.writes:
             step.tensor(tensor.name, tensor.size, tensor.role)
         reads, writes = ([tensor.name for tensor in some] for some in (op.reads, op.writes))
-        step.op(op.name, "fwd", rules.kind_of(op.type), layer, op.seconds[0], reads=reads, writes=writes)
+        step.op(op.name, "fwd", rules.kind_of(op.op_type), layer, op.seconds[0], reads=reads, writes=writes)
         if _learns(op, learning):
             learning.update(tensor.name for tensor in op.writes if tensor.floating)
     results = [tensor for tensor in dict.fromkeys(outputs) if tensor.name in learning]
@@ -102,13 +102,13 @@ def _learns(op: Op, learning: set[str]) -> bool:
     return op.parameters or any(tensor.name in learning for tensor in op.reads)
 
 
-def _backward(step: Step, op: Op, layer: int, learning: set[str]) -> None:
+def _backward(step: TrainingStep, op: Op, layer: int, learning: set[str]) -> None:
     """Add the backward of an op, if a gradient of what it wrote arrives."""
     arriving = [gradient for tensor in op.writes if (gradient := step.gradient(tensor)) is not None]
     if not arriving or not _learns(op, learning):
         return
-    needed = [tensor.name for tensor in op.reads if rules.reads_inputs(op.type) or not tensor.floating]
-    if rules.reads_outputs(op.type):
+    needed = [tensor.name for tensor in op.reads if rules.reads_inputs(op.op_type) or not tensor.floating]
+    if rules.reads_outputs(op.op_type):
         needed += [tensor.name for tensor in op.writes]
     elif op.mask is not None:
         needed.append(op.mask.name)
@@ -117,7 +117,7 @@ def _backward(step: Step, op: Op, layer: int, learning: set[str]) -> None:
     reads = list(dict.fromkeys([*needed, *arriving, *sums]))
     writes = [step.add_gradient(tensor) for tensor in targets]
     once = {"once": True} if op.parameters else {}  # it adds to the gradients of parameters
-    kind = rules.kind_of(op.type)
+    kind = rules.kind_of(op.op_type)
     step.op(f"{op.name}.bwd", "bwd", kind, layer, op.seconds[1], reads=reads, writes=writes, **once)
 
 

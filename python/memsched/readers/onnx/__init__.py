@@ -1,0 +1,1 @@
+"""Models in the format ONNX, which become training steps."""

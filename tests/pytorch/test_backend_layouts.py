@@ -1,0 +1,196 @@
+"""Tensors that lie in memory, or are read there, otherwise than PyTorch traces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import memsched.torch as mt
+from memsched.errors import InfeasibleError
+from memsched.torch.compiled.group import plans
+from memsched.torch.compiled.unplanned import UnplannedWarning
+from pytorch.allocator import allocator_peak
+from pytorch.test_compiled_models import compared, gradients
+
+SMALL = 1024  # bytes of one-element tensors and of the marker between forward and backward
+
+# Read as conjugated, or as negated
+
+BITS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"conjugated": torch.conj, "negated": torch._neg_view}
+
+
+@torch.library.custom_op("layouts::twice", mutates_args=())
+def twice(given: torch.Tensor, bit: str) -> torch.Tensor:
+    return BITS[bit](given * 2)
+
+
+@twice.register_fake
+def _(given: torch.Tensor, bit: str) -> torch.Tensor:
+    return torch.empty_like(given)
+
+
+def _backward_of_twice(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+    doubled = gradient * 2
+    return doubled.conj().resolve_conj() if ctx.bit == "conjugated" else -doubled, None
+
+
+def _note_bit(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.bit = inputs[1]
+
+
+twice.register_autograd(_backward_of_twice, setup_context=_note_bit)
+
+
+class Complex(nn.Module):
+    """What arrives at its end is wanted again at the very end of the backward; with a bit, so are its activations."""
+
+    def __init__(self, bit: str | None) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(nn.Parameter(torch.randn(32, 32, dtype=torch.cfloat) * 0.1) for _ in range(6))
+        self.up, self.down = (nn.Parameter(torch.randn(*s, dtype=torch.cfloat) * 0.1) for s in ((32, 128), (128, 32)))
+        self.bit = bit
+
+    def forward(self, given: Any) -> Any:
+        skip = torch.tanh(given @ self.weights[0])
+        for weight in self.weights:
+            given = given @ weight
+            bent = given if self.bit is None else twice(given, self.bit)
+            given = torch.tanh(bent if self.bit is None else bent * bent)
+        return torch.tanh(given @ self.up) @ self.down + skip
+
+
+@pytest.mark.parametrize("bit", BITS)
+@pytest.mark.parametrize("where", ["gradient", "result"])
+def test_what_travels_is_read_as_before(where: str, bit: str) -> None:
+    """Only the bytes came back: gradients were those of what had not been conjugated, or negated."""
+
+    def scenario(model: nn.Module, run: Any) -> list[Any]:
+        given, arriving = torch.randn(2, 256, 32, dtype=torch.cfloat)
+        result = run(given)
+        assert result.isfinite().all()
+        result.backward(BITS[bit](arriving) if where == "gradient" else arriving)
+        return gradients(model)
+
+    made = compared(scenario, lambda: Complex(bit if where == "result" else None))
+    away = {name for plan in made for name in plan.result.offloaded}
+    assert any(("tangents" if where == "gradient" else "twice") in name for name in away)
+
+
+# A copy of what changes
+
+
+class Strided(nn.Module):
+    """A buffer in the midst of other memory, which the forward reads in its own way, and then changes."""
+
+    def __init__(self, *, beyond: bool) -> None:
+        super().__init__()
+        self.first, self.last, self.beyond = nn.Linear(32, 32), nn.Linear(32, 32), beyond
+        self.register_buffer("scale", torch.randn(256, 64)[2:, ::2])
+
+    def forward(self, given: Any) -> Any:
+        column = self.scale[:64]
+        if self.beyond:
+            column = torch.as_strided(self.scale, (64, 32), (64, 2), 64)  # begins before the buffer does
+        given = self.last(torch.tanh(self.first(given)) * column.cos()).tanh() * column.sin()
+        with torch.no_grad():
+            self.scale.mul_(0.5)
+        return given.tanh()
+
+
+@pytest.mark.parametrize("beyond", [False, True])
+def test_a_buffer_that_changes_is_kept_as_it_lies(beyond: bool) -> None:
+    """It was kept densely, from offset 0 on, and read with the strides and the offset of before."""
+
+    def scenario(model: Any, run: Any) -> list[Any]:
+        found = []
+        for _ in range(2):
+            result = run(torch.randn(64, 32))
+            result.square().sum().backward()
+            found += [result.detach(), model.scale.clone()]
+        return [*found, *gradients(model)]
+
+    compared(scenario, lambda: Strided(beyond=beyond))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Inductor's own
+def test_compiled_code_cannot_keep_a_buffer_that_is_read_anyhow() -> None:
+    run = torch.compile(Strided(beyond=True), backend="memsched", options={"budget": "80%", "mode": "inductor"})
+    with pytest.warns(UnplannedWarning, match="changes an input that it reads by as_strided"):
+        run(torch.randn(64, 32)).sum().backward()
+
+
+# Gradients with other strides
+
+TARGET, WEIGHT = torch.randint(0, 256, (32, 64)), torch.randn(32, 256, 64)
+LOSSES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a number": torch.mean,
+    "transposed": lambda out: (out.transpose(1, 2) * WEIGHT).sum(),
+    "classes": lambda out: functional.cross_entropy(out.transpose(1, 2), TARGET),
+}
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(4)), nn.Linear(64, 256))
+
+
+@pytest.mark.parametrize("budget", ["60%", "100%"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_gradient_that_is_copied_on_arrival_is_counted(name: str, budget: str) -> None:
+    """The peak was a fifth above the budget, and no meter saw it."""
+    model, x, loss = network(), torch.randn(32, 64, 64), LOSSES[name]
+    plan = mt.plan(model, (x,), budget=budget, loss=loss, bandwidth=0)
+    plan.apply(model)
+
+    def step() -> None:
+        model.zero_grad()
+        result = model(x)
+        loss(result).backward()
+
+    if name == "transposed":
+        with pytest.warns(UnplannedWarning, match="a gradient arrives with other strides than PyTorch traced"):
+            step()
+    else:
+        step()
+    step()
+    model.zero_grad()
+    peak, follows = allocator_peak(step), plans()[-1]
+    assert follows.process_bytes(peak) <= follows.result.schedule.budget + SMALL
+    assert follows.peak_memory <= 1.02 * follows.process_bytes(peak)
+    plan.verify(model, (x,))
+
+
+def test_a_budget_that_has_no_room_for_the_copy_is_too_small() -> None:
+    model, x = network(), torch.randn(32, 64, 64)
+    budget = mt.plan(model, (x,), budget="5%", bandwidth=0).result.schedule.budget
+    run = torch.compile(model, backend="memsched", options={"budget": budget})
+    with pytest.warns(UnplannedWarning, match="exceeds the budget by up to"):
+        LOSSES["transposed"](run(x)).backward()
+    model.zero_grad()
+    with pytest.raises(InfeasibleError, match="too small for the step") as caught:
+        run(x)
+    assert caught.value.min_memory > budget
+
+
+@pytest.mark.filterwarnings("ignore:a gradient arrives")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's own
+def test_gradients_between_graphs_are_counted_when_they_are_copied() -> None:
+    first, last, x = network(), nn.Sequential(nn.Linear(64, 8), nn.Tanh()), torch.randn(32, 64, 64)
+    options = {"budget": "100%", "bandwidth": 0}
+    calls = [torch.compile(one, backend="memsched", options=options) for one in (first, last)]
+
+    def step() -> None:
+        calls[1](calls[0](x).transpose(1, 2)).sum().backward()
+
+    for _ in range(2):
+        step()
+        first.zero_grad()
+        last.zero_grad()
+    plan = plans()[-1]
+    assert plan.visits == 2
+    assert plan.process_bytes(allocator_peak(step)) <= plan.result.schedule.budget + SMALL
