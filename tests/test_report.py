@@ -784,6 +784,13 @@ def test_a_report_is_a_page_of_html(name: str, tmp_path: Path) -> None:
     write_sweep_report([ROW], tmp_path / "x.HTM")
 
 
+def test_what_a_sweep_returns_is_a_report(tmp_path: Path) -> None:
+    found = ms.sweep(CHAIN, ["greedy"], memory=[31, 40], beta=[2.0])
+    write_sweep_report(found, tmp_path / "a.html")
+    write_sweep_report(found.rows, tmp_path / "b.html")
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+
+
 def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     write_report(RESULT, path, compare=False)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
@@ -376,8 +377,43 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeyp
     command_line([*given, "--no-largest", "--json"], standalone_mode=False)
     document = json.loads(capsys.readouterr().out)
     assert document == fit_spec("own:make", device="v100", memory="600kB", optimizer="adamw", largest=False).to_json()
+    assert document["assumed"] == ["no loss was given, and none is counted"]
     assert not document["fits"]
     assert document["ways"][0]["name"] == "plain"
+
+
+def test_the_command_says_what_is_wrong_before_it_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.py").write_text(
+        "import torch\n\ndef make():\n    return torch.nn.Linear(64, 64), (torch.randn(8, 64),)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    run = CliRunner()
+    said = run.invoke(command_line, ["fit", "--model", "gone:gone", "--device", "v100", "-o", "a.jpg"])
+    assert said.exit_code == 2
+    assert "a picture ends in .png" in said.output
+    said = run.invoke(command_line, ["fit", "--model", "small:make", "--device", "v100", "-m", "8"])
+    assert said.exit_code == 2
+    assert "write the unit" in said.output
+    said = run.invoke(command_line, ["fit", "--model", "small:make", "--device", "v100", "-m", "1kB", "--no-largest"])
+    assert said.exit_code == 3
+    assert "Linear on 8x64" in said.output
+    assert "no optimizer was given" in said.output
+
+
+def test_a_loss_that_knows_its_batch_has_no_other() -> None:
+    """It ended in a raw error of PyTorch's."""
+    wanted = torch.randint(0, 32, (8,))
+    found = fit(
+        layers(),
+        (torch.randn(8, 32),),
+        memory="1MB",
+        device="v100",
+        loss=lambda out: nn.functional.cross_entropy(out, wanted),
+    )
+    assert found.ways[0].largest_batch == 8
+    assert found.assumed == ("no optimizer was given, and none is counted",)
+    assert not any("micro-batches" in one.name for one in found.ways)
 
 
 def test_it_shows_itself() -> None:

@@ -25,11 +25,9 @@ from memsched.cli.plan import plan
 from memsched.cli.profile import profile
 from memsched.cli.profiles import profiles
 from memsched.cli.report import report
-from memsched.cli.show import complain, print_json, warn
+from memsched.cli.show import ILLEGAL, INFEASIBLE, INTERRUPTED, OTHER, USAGE, complain, print_json, warn
 from memsched.cli.sweep import sweep
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError, ScheduleError
-
-OTHER, USAGE, INFEASIBLE, ILLEGAL, INTERRUPTED = 1, 2, 3, 4, 130
 
 _HELP = """Plan what happens to every activation of a training step (keep, offload or recompute), so that it fits a
 memory budget.

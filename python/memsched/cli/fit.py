@@ -6,10 +6,11 @@ import click
 from rich.table import Table
 
 from memsched.cli.inputs import file_option, json_option, quiet_option
-from memsched.cli.show import answer, facts, new_table, shown, working
+from memsched.cli.show import INFEASIBLE, answer, facts, new_table, shown, working
 from memsched.errors import MemschedError
+from memsched.show.plots.figure import check_suffix
 from memsched.study.fit import Fit
-from memsched.support.units import exact_bytes, format_bytes, format_seconds
+from memsched.support.units import exact_bytes, format_bytes, format_seconds, unit_written
 
 
 @click.command()
@@ -49,6 +50,8 @@ def fit(
     No GPU is needed, and no memory for the weights: bytes are counted on tensors without data, times are modelled.
     SPEC as in `memsched profile`. Needs memsched[torch].
     """
+    if output is not None:
+        check_suffix(output)  # complains before the work
     try:
         from memsched.torch.preflight import fit_spec
     except ImportError as error:
@@ -69,21 +72,23 @@ def fit(
         )
     if output is not None:
         found.plot(output)
-    answer(as_json, found.to_json, _summary(found, model), _table(found), *found.notes, saved=[output])
+    answer(as_json, found.to_json, _summary(found), "", _table(found), *found.notes, saved=[output])
+    if not any(one.fits for one in found.ways):
+        click.get_current_context().exit(INFEASIBLE)
 
 
-def _summary(found: Fit, model: str) -> Table:
-    unit = getattr(found.memory, "unit", "")
+def _summary(found: Fit) -> Table:
+    unit = unit_written(found.memory)
     step, verdict = found.steady, "fits" if found.fits else "does not fit"
     held = ("parameters", "buffers", "inputs", "optimizer", "gradients")
     rows = [
         ("device", f"{exact_bytes(found.memory, unit)}: {found.times}"),
         ("plain PyTorch", f"{verdict}: {exact_bytes(found.peak_memory, unit)} at the peak of a steady step"),
         ("forward, backward", format_bytes(step.peak_forward_backward)),
-        ("optimizer's step", format_bytes(step.peak_update) if step.peak_update else "none"),
+        ("optimizer's step", format_bytes(step.peak_update) if step.peak_update else "no optimizer"),
         ("of these", ", ".join(f"{name} {format_bytes(getattr(step, name))}" for name in held if getattr(step, name))),
     ]
-    return facts(rows, model)
+    return facts(rows, found.name)
 
 
 def _table(found: Fit) -> Table:

@@ -45,6 +45,9 @@ from memsched.support.units import (
 if TYPE_CHECKING:
     from memsched.cli.inputs import Machine
 
+OTHER, USAGE, INFEASIBLE, ILLEGAL, INTERRUPTED = 1, 2, 3, 4, 130
+"""Exit statuses."""
+
 _UNFOLDED = 200  # columns, if stdout is not a terminal
 _WITHIN = re.compile(r"(?<=\d) (?=\S)| (?=\*)")  # spaces within a figure, and before the star of the best
 _UNITS = {

@@ -301,9 +301,9 @@ def _fit(found: Fit) -> _Table:
         largest = "" if one.largest_batch is None else str(one.largest_batch)
         time = "does not fit" if one.makespan is None else format_seconds(one.makespan)
         rows.append((one.name, format_bytes(one.peak_memory), time, largest))
-    verdict = "fits" if found.fits else "does not fit"
+    verdict = "fit" if found.fits else "do not fit"
     return _Table(
-        title=f"a step of plain PyTorch {verdict}: {format_bytes(found.peak_memory)} of {format_bytes(found.memory)}",
+        title=f"{found.name}: {format_bytes(found.peak_memory)} {verdict} into {format_bytes(found.memory)}",
         head=("way", "peak", "forward, backward", "largest batch"),
         rows=rows,
         note="; ".join([found.times, *found.notes]),

@@ -72,6 +72,8 @@ class Fit(Printed, Drawn, Tabular):
 
     Attributes
     ----------
+    name : str
+        The model and the sizes of its inputs.
     memory : int
         Bytes of the device.
     times : str
@@ -80,12 +82,16 @@ class Fit(Printed, Drawn, Tabular):
         The plain step, part by part.
     ways : tuple of Way
         The plain step first.
+    assumed : tuple of str
+        What is not counted.
     """
 
+    name: str
     memory: int
     times: str
     steady: Steady
     ways: tuple[Way, ...]
+    assumed: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -99,12 +105,12 @@ class Fit(Printed, Drawn, Tabular):
 
     @property
     def notes(self) -> list[str]:
-        """What was assumed for some ways."""
-        return [f"{one.name}: {one.note}" for one in self.ways if one.note]
+        """What was assumed, also for some of the ways."""
+        return [*self.assumed, *(f"{one.name}: {one.note}" for one in self.ways if one.note)]
 
     def to_json(self) -> dict[str, Any]:
         """The figures, as JSON has them."""
-        said = {**asdict(self), "ways": [asdict(one) for one in self.ways]}
+        said = {**asdict(self), "ways": [asdict(one) for one in self.ways], "assumed": list(self.assumed)}
         return {"fits": self.fits, "peak_memory": self.peak_memory, **said}
 
     def _columns(self) -> Columns:

@@ -12,6 +12,7 @@ try:
 except ModuleNotFoundError as _error:
     raise ModuleNotFoundError("memsched.torch needs PyTorch: pip install 'memsched[torch]'", name="torch") from _error
 
+from memsched.study.fit import Fit, Steady, Way
 from memsched.torch.errors import CaptureError
 from memsched.torch.profile import profile
 
@@ -27,10 +28,13 @@ if TYPE_CHECKING:
 __all__ = [
     "CaptureError",
     "CompiledPlan",
+    "Fit",
     "Resident",
+    "Steady",
     "StepPlan",
     "TorchPlan",
     "Verified",
+    "Way",
     "fit",
     "plan",
     "plan_step",

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,15 +12,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memsched._core import Device, Graph
-from memsched.errors import InfeasibleError, InvalidInputError
-from memsched.planners.registry import PLANNERS
+from memsched.errors import InfeasibleError, InvalidInputError, shown
 from memsched.problems.budget import warn_if_slow
-from memsched.problems.problem import least_memory, peak_memory
-from memsched.result import Result
 from memsched.study.fit import Fit, Steady, Way
 from memsched.support import checks
 from memsched.support.units import parse_bytes
-from memsched.torch.compiled.as_graph import LEAVE
+from memsched.torch.batches import OtherBatchError, form_of, largest_size, least, plan_within, scaled, told_of
 from memsched.torch.compiled.look import Loss, check_call, device_of, look, options_of
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import Timed, device_for, timed
@@ -36,6 +31,7 @@ from memsched.torch.substitutes import kernels_of, substitute
 from memsched.torch.weightless import fake_mode_of
 
 PLANNER_SECONDS = 5.0
+_LEAST = 1000  # bytes of a device: with less, a unit is missing
 _PLANNED = ("recompute", "recompute and offload")
 _CAPTURES = 4  # of a step, until the largest batch is found
 
@@ -171,11 +167,25 @@ class _Asked:
         if largest and batch:
             ways = [replace(one, largest_batch=self._largest_of(one.name)) for one in ways]
         times = str(self._at(batch).facts["source"])
-        return Fit(memory=self._memory, times=times, steady=self.steady(batch), ways=tuple(ways))
+        return Fit(
+            name=f"{type(self._model).__name__} on {self._shapes()}",
+            memory=self._memory,
+            times=times,
+            steady=self.steady(batch),
+            ways=tuple(ways),
+            assumed=tuple(f"no {what} was given, and none is counted" for what in self._not_given()),
+        )
+
+    def _shapes(self) -> str:
+        return ", ".join("x".join(map(str, one.shape)) or "a number" for one in tensors_of(self._given)) or "no tensors"
+
+    def _not_given(self) -> list[str]:
+        given = {"optimizer": self._optimizer, "loss": self._loss}
+        return [what for what, one in given.items() if one is None]
 
     def _largest_of(self, name: str) -> int | None:
         if name == "plain":
-            return _largest(self._plain_fits, self._batch)
+            return largest_size(self._plain_fits, self._batch)
         return self._largest_planned(link=name != "recompute") if name in _PLANNED else None
 
     def _plain(self) -> Way:
@@ -187,9 +197,9 @@ class _Asked:
         graph, device = self._at(self._batch).graph, self._device(link=link)
         warn_if_slow(graph, device.d2h, "bandwidth")
         try:
-            result = _plan(graph, device, self._options.time_limit)
+            result = plan_within(graph, device, self._options.time_limit)
         except InfeasibleError:
-            return self._way(name, max(update, _least(graph, device)), math.nan)
+            return self._way(name, max(update, least(graph, device)), math.nan)
         return self._way(name, max(update, result.peak_memory), result.makespan)
 
     def _optimizer_on_host(self) -> list[Way]:
@@ -206,14 +216,16 @@ class _Asked:
         """The fewest micro-batches that fit."""
         parts = [k for k in range(2, self._batch + 1) if self._batch % k == 0]
         found: list[Way] = []
+        norms = any(isinstance(one, torch.nn.modules.batchnorm._BatchNorm) for one in self._model.modules())
+        note = "batch normalisation sees each part by itself" if norms else ""
         for k in parts:
             try:
                 need = self.steady(self._batch // k, k).peak_memory + self._reserve
                 if need > self._memory:  # its time does not count
-                    found = [self._way(f"{k} micro-batches", need, math.nan)]
+                    found = [self._way(f"{k} micro-batches", need, math.nan, note)]
                 else:
-                    return [self._way(f"{k} micro-batches", need, k * self._seconds(self._batch // k))]
-            except _OtherBatchError:  # such as a normalisation of one sample
+                    return [self._way(f"{k} micro-batches", need, k * self._seconds(self._batch // k), note)]
+            except OtherBatchError:  # such as a normalisation of one sample
                 break
         return found
 
@@ -229,7 +241,7 @@ class _Asked:
     def _plain_fits(self, batch: int) -> bool:
         try:
             return self._plain_need(batch) <= self._memory
-        except _OtherBatchError:
+        except OtherBatchError:
             return False
 
     def _updating(self, batch: int) -> int:
@@ -238,12 +250,12 @@ class _Asked:
 
     def _there_is_a_plan(self, batch: int, graph: Graph, device: Device) -> bool:
         try:
-            return bool(self._updating(batch) <= self._memory and _plan(graph, device, None, moves=0))
+            return bool(self._updating(batch) <= self._memory and plan_within(graph, device, None, moves=0))
         except InfeasibleError:
             return False
 
     def _fits_between(self, one: int, other: int, device: Device, batch: int) -> bool:
-        graph = _scaled((one, self._at(one).graph), (other, self._at(other).graph), batch)
+        graph = scaled((one, self._at(one).graph), (other, self._at(other).graph), batch)
         return self._there_is_a_plan(batch, graph, device)
 
     def _largest_planned(self, *, link: bool) -> int | None:
@@ -257,7 +269,7 @@ class _Asked:
         for _ in range(_CAPTURES):
             if len(near) < 2:
                 return None
-            found = _largest(functools.partial(self._fits_between, near[0], near[1], device), near[0])
+            found = largest_size(functools.partial(self._fits_between, near[0], near[1], device), near[0])
             if found and not self._is_planned(found, device):
                 missed = found
             elif self._is_planned(found + 1, device):
@@ -272,19 +284,19 @@ class _Asked:
         if batch < 1:
             return False
         try:
-            return _form(self._at(batch).graph) == _form(self._at(self._batch).graph)
-        except _OtherBatchError:
+            return form_of(self._at(batch).graph) == form_of(self._at(self._batch).graph)
+        except OtherBatchError:
             return False
 
     def _is_planned(self, batch: int, device: Device) -> bool:
         try:
             return self._there_is_a_plan(batch, self._at(batch).graph, device)
-        except _OtherBatchError:
+        except OtherBatchError:
             return False
 
     def _steady(self, batch: int, micro_batches: int = 1) -> Steady:
         args, kwargs = self._inputs(batch)
-        with _told_of(batch, self._batch):
+        with told_of(batch, self._batch):
             return steady(
                 self._model,
                 args,
@@ -299,7 +311,7 @@ class _Asked:
         args, kwargs = self._inputs(batch)
         calls = {} if self._capability is None else kernels_of(self._capability)
         prepare = functools.partial(substitute, calls=calls)
-        with _told_of(batch, self._batch):
+        with told_of(batch, self._batch):
             seen = look(self._model, args, kwargs, self._options, loss=self._loss, prepare=prepare)
             if seen.unplanned:
                 raise CaptureError(f"a part of the step cannot be planned: {seen.unplanned[0]}")
@@ -327,29 +339,15 @@ class _Asked:
         return with_tensors(self._given, resized)
 
 
-class _OtherBatchError(CaptureError):
-    """The model does not run with so many samples."""
-
-
-@contextlib.contextmanager
-def _told_of(batch: int, given: int) -> Iterator[None]:
-    """What fails at another batch than the one that was given is told with it."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")  # it writes the traceback of each
-    quiet, logger.disabled = logger.disabled, True
-    try:
-        yield
-    except Exception as error:  # of any kind: the model's own
-        if batch == given:
-            raise
-        raise _OtherBatchError(f"at batch {batch} the model cannot run: {error}") from error
-    finally:
-        logger.disabled = quiet
-
-
 def _memory(memory: str | int | None, device: str, model: torch.nn.Module) -> int:
     """Bytes of the device."""
     if memory is not None:
-        return parse_bytes(memory, "memory")
+        found = parse_bytes(memory, "memory")
+        if found < _LEAST:
+            raise InvalidInputError(
+                f"memory is {shown(memory)}, less than {_LEAST} bytes; write the unit, such as 80GiB"
+            )
+        return found
     if device != "here":
         return machine(device)[0].memory
     where = device_of(model)
@@ -365,55 +363,3 @@ def _batch(given: Any) -> int:
     shapes = [tuple(one.shape) for one in tensors_of(given)]
     alike = shapes and all(shape and shape[0] == shapes[0][0] for shape in shapes)
     return int(shapes[0][0]) if alike else 0
-
-
-def _plan(graph: Graph, device: Device, time_limit: float | None, **more: Any) -> Result:
-    """By `selective`; the order in which several graphs run is the caller's."""
-    reorder = any(op["name"] == LEAVE for op in graph.ops)
-    return PLANNERS["selective"].plan(graph, device=device, reorder=reorder, time_limit=time_limit, **more)
-
-
-def _least(graph: Graph, device: Device) -> int:
-    """About the least memory for which there is a plan: there is one, and none was found for 1 % less."""
-    low, high = least_memory(graph), peak_memory(graph)
-    while high - low > high // 100:
-        middle = (low + high) // 2
-        try:
-            high = min(
-                middle,
-                _plan(graph, Device.from_json({**device.to_json(), "memory": middle}), None, moves=0).peak_memory,
-            )
-        except InfeasibleError:
-            low = middle
-    return high
-
-
-def _largest(fits: Callable[[int], bool], start: int) -> int:
-    """The largest size that fits, if all that are smaller do; 0 if none does."""
-    low, high, size = 0, math.inf, start
-    while high - low > 1:
-        low, high = (size, high) if fits(size) else (low, size)
-        size = 2 * low if high == math.inf else (low + int(high)) // 2
-    return low
-
-
-def _form(graph: Graph) -> object:
-    """All of a graph but its bytes and seconds."""
-    return [(op["name"], op["phase"], op["reads"], op["writes"], len(op["choices"])) for op in graph.ops]
-
-
-def _scaled(one: tuple[int, Graph], other: tuple[int, Graph], batch: int) -> Graph:
-    """The graph of a batch, from those of two others of the same form, if all bytes and seconds are linear in it."""
-    (first, near), (second, far) = one, other
-
-    def between(a: Any, b: Any) -> Any:
-        if isinstance(a, dict):
-            return {key: between(value, b[key]) for key, value in a.items()}
-        if isinstance(a, list):
-            return [between(x, y) for x, y in zip(a, b, strict=True)]
-        if isinstance(a, bool) or not isinstance(a, int | float) or a == b:
-            return a
-        exact = a + (b - a) * (batch - first) / (second - first)
-        return max(0, math.ceil(exact)) if isinstance(a, int) else max(0.0, exact)
-
-    return Graph.from_json(between(near.to_json(), far.to_json()))

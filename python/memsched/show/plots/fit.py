@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from memsched.show.plots.figure import byte_unit, clear, heading, new_figure, save
+from memsched.show.plots.figure import byte_unit, clear, heading, new_figure, save, shortened
 from memsched.show.plots.palette import BUDGET, CLASSES, IDEAL
 from memsched.study.fit import Fit, Way
-from memsched.support.units import format_bytes, format_seconds
+from memsched.support.units import exact_bytes, format_seconds, unit_written
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,9 +51,8 @@ def plot_fit(found: Fit, path: str | os.PathLike[str] | None = None) -> Figure:
     for place, one in zip(places, bars, strict=True):
         axes.annotate(_said(one), (right, place), (6, 0), textcoords="offset points", va="center", fontsize=9)
     clear(axes, "x")
-    heading(
-        figure, "What a training step needs", f"dashed: the device has {format_bytes(memory)}; grey bars do not fit"
-    )
+    told = f"dashed: the device has {exact_bytes(memory, unit_written(memory))}; grey bars do not fit"
+    heading(figure, f"What a training step of {shortened(found.name, 60)} needs", told)
     save(figure, path)
     return figure
 

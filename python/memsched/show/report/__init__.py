@@ -13,6 +13,7 @@ from memsched.show.report.comparison import studies
 from memsched.show.report.page import check_jinja
 from memsched.show.report.results_page import results_page
 from memsched.show.report.sweep_page import sweep_page
+from memsched.study.sweep.table import Sweep
 from memsched.support import checks
 from memsched.support.files import write_bytes
 from memsched.support.types import Quantity
@@ -83,7 +84,7 @@ def write_report(
 
 
 def write_sweep_report(
-    rows: Sequence[Mapping[str, Any]], path: str | os.PathLike[str], *, title: str = "sweep"
+    rows: Sweep | Sequence[Mapping[str, Any]], path: str | os.PathLike[str], *, title: str = "sweep"
 ) -> None:
     """Write the points of a sweep as one HTML page that loads nothing from the network.
 
@@ -92,8 +93,8 @@ def write_sweep_report(
 
     Parameters
     ----------
-    rows : sequence of mapping
-        One per point, as in `memsched.read_store(path).rows`.
+    rows : Sweep or sequence of mapping
+        What `memsched.sweep` or `memsched.read_store` returns, or its rows, one per point.
     path : str or path
         File to save the page to; it is written whole or not at all.
     title : str
@@ -116,4 +117,5 @@ def write_sweep_report(
     True
     """
     check_page(path)
-    write_bytes(path, sweep_page(rows, title=checks.text("title", title)).encode("utf-8", "replace"))
+    points = rows.rows if isinstance(rows, Sweep) else rows
+    write_bytes(path, sweep_page(points, title=checks.text("title", title)).encode("utf-8", "replace"))

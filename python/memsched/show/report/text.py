@@ -85,6 +85,6 @@ def counted(count: int, what: str) -> Text:
     Examples
     --------
     >>> counted(1, "op"), counted(2, "op")
-    ((Number(kind='count', value=1), ' op'), (Number(kind='count', value=2), ' ops'))
+    ((Number(kind='count', value=1), ' ', 'op'), (Number(kind='count', value=2), ' ', 'ops'))
     """
     return text("{} {}", Number("count", count), what if count == 1 else f"{what}s")

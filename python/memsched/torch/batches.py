@@ -1,0 +1,88 @@
+"""A step at other batches than the one it is given with: what they need, and the largest that fits."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from memsched._core import Device, Graph
+from memsched.errors import InfeasibleError
+from memsched.planners.registry import PLANNERS
+from memsched.problems.problem import least_memory, peak_memory
+from memsched.result import Result
+from memsched.torch.compiled.as_graph import LEAVE
+from memsched.torch.errors import CaptureError
+
+
+class OtherBatchError(CaptureError):
+    """The model does not run with so many samples."""
+
+
+@contextlib.contextmanager
+def told_of(batch: int, given: int) -> Iterator[None]:
+    """What fails at another batch than the one that was given is told with it."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")  # it writes the traceback of each
+    quiet, logger.disabled = logger.disabled, True
+    try:
+        yield
+    except Exception as error:  # of any kind: the model's own
+        if batch == given:
+            raise
+        raise OtherBatchError(f"at batch {batch} the model cannot run: {error}") from error
+    finally:
+        logger.disabled = quiet
+
+
+def plan_within(graph: Graph, device: Device, time_limit: float | None, **more: Any) -> Result:
+    """By `selective`; the order in which several graphs run is the caller's."""
+    reorder = any(op["name"] == LEAVE for op in graph.ops)
+    return PLANNERS["selective"].plan(graph, device=device, reorder=reorder, time_limit=time_limit, **more)
+
+
+def least(graph: Graph, device: Device) -> int:
+    """About the least memory for which there is a plan: there is one, and none was found for 1 % less."""
+    low, high = least_memory(graph), peak_memory(graph)
+    while high - low > high // 100:
+        middle = (low + high) // 2
+        try:
+            high = min(
+                middle,
+                plan_within(graph, Device.from_json({**device.to_json(), "memory": middle}), None, moves=0).peak_memory,
+            )
+        except InfeasibleError:
+            low = middle
+    return high
+
+
+def largest_size(fits: Callable[[int], bool], start: int) -> int:
+    """The largest size that fits, if all that are smaller do; 0 if none does."""
+    low, high, size = 0, math.inf, start
+    while high - low > 1:
+        low, high = (size, high) if fits(size) else (low, size)
+        size = 2 * low if high == math.inf else (low + int(high)) // 2
+    return low
+
+
+def form_of(graph: Graph) -> object:
+    """All of a graph but its bytes and seconds."""
+    return [(op["name"], op["phase"], op["reads"], op["writes"], len(op["choices"])) for op in graph.ops]
+
+
+def scaled(one: tuple[int, Graph], other: tuple[int, Graph], batch: int) -> Graph:
+    """The graph of a batch, from those of two others of the same form, if all bytes and seconds are linear in it."""
+    (first, near), (second, far) = one, other
+
+    def between(a: Any, b: Any) -> Any:
+        if isinstance(a, dict):
+            return {key: between(value, b[key]) for key, value in a.items()}
+        if isinstance(a, list):
+            return [between(x, y) for x, y in zip(a, b, strict=True)]
+        if isinstance(a, bool) or not isinstance(a, int | float) or a == b:
+            return a
+        exact = a + (b - a) * (batch - first) / (second - first)
+        return max(0, math.ceil(exact)) if isinstance(a, int) else max(0.0, exact)
+
+    return Graph.from_json(between(near.to_json(), far.to_json()))
