@@ -95,13 +95,10 @@ def graph_from_onnx(
     --------
     >>> import memsched as ms
     >>> import onnx.parser  # doctest: +SKIP
-    >>> model = onnx.parser.parse_model('''
-    ...     <ir_version: 8, opset_import: ["" : 17]>
-    ...     mlp (float[N, 2] x) => (float[N, 1] y) <float[2, 1] a = {1, 2}, float[1, 1] b = {3}> {
-    ...         h = MatMul(x, a)
-    ...         r = Relu(h)
-    ...         y = MatMul(r, b)
-    ...     }''')  # doctest: +SKIP
+    >>> model = onnx.parser.parse_model(
+    ...     '<ir_version: 8, opset_import: ["" : 17]> mlp (float[N, 2] x) => (float[N, 1] y) '
+    ...     "<float[2, 1] a = {1, 2}, float[1, 1] b = {3}> { h = MatMul(x, a) r = Relu(h) y = MatMul(r, b) }"
+    ... )  # doctest: +SKIP
     >>> step = ms.Graph.from_onnx(model, dims={"N": 64})  # doctest: +SKIP
     >>> [op["name"] for op in step.ops][3:]  # doctest: +SKIP
     ['loss', 'MatMul_2.bwd', 'Relu_1.bwd', 'MatMul_0.bwd']
