@@ -52,7 +52,7 @@ def test_a_profile_is_a_problem(device: str) -> None:
     assert "saved in chain.json" in done.output
     said = " ".join(done.output.split())
     assert chain.provenance is not None
-    for fact in (f"stages {chain.n} ", str(chain.resident), str(ms.peak_memory(chain)), chain.provenance["times"]):
+    for fact in (f"stages {chain.n} ", f"{chain.resident:,}", f"{ms.peak_memory(chain):,}", chain.provenance["times"]):
         assert fact in said
     assert ("not a measurement" in done.output) == (device == "v100")
     planned = run("plan", "chain.json", "--memory", "40%", "--time-limit", "0.1", "-o", "result.json")
