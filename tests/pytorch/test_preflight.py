@@ -18,6 +18,7 @@ import memsched as ms
 import memsched.torch
 from memsched.cli.app import command_line
 from memsched.torch import zoo
+from memsched.torch.batches import OtherBatchError, told_of
 from memsched.torch.meter import Meter
 from memsched.torch.optimizer_state import optimizer_named
 from memsched.torch.preflight import fit, fit_spec
@@ -235,6 +236,15 @@ def test_other_batches_may_run_otherwise_or_not_at_all(
     if make is Positions:
         assert all((one.largest_batch or 0) <= 4 for one in found.ways[:3])
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_fault_of_ours_at_another_batch_is_not_taken_for_the_models() -> None:
+    with pytest.raises(AssertionError), told_of(2, 1):
+        raise AssertionError
+    with pytest.raises(OtherBatchError, match="at batch 2 the model cannot run: a shape"), told_of(2, 1):
+        raise ValueError("a shape")
+    with pytest.raises(ValueError, match="a shape"), told_of(1, 1):
+        raise ValueError("a shape")
 
 
 def test_what_is_reserved_counts() -> None:

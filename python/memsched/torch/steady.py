@@ -125,7 +125,7 @@ class _Counted:
         with _metered(self._held) as meter:
             try:
                 type(self._optimizer).step(self._optimizer)
-            except (NotImplementedError, RuntimeError, TypeError) as error:
+            except (RuntimeError, TypeError) as error:
                 raise InvalidInputError(
                     f"{type(self._optimizer).__name__} cannot step tensors without data ({error}); give the bytes of "
                     "its state as a number: optimizer=..."
