@@ -37,7 +37,7 @@ struct RematPlan {
 };
 
 // `merged`: whose layers the plan is of.
-RematPlan plan_of(const RematChain& chain, const MergedChain& merged, const PofoPlan& found) {
+RematPlan plan_of(const RematChain& chain, const MergedChain& merged, const RematSolution& found) {
     RematPlan plan;
     for (const Run& run : graph_runs(chain, merged.layers(found.sequence))) {
         plan.ops.push_back(run.op);
@@ -58,7 +58,7 @@ RematPlan plan_of(const RematChain& chain, const MergedChain& merged, const Pofo
     return plan;
 }
 
-std::optional<RematPlan> plan_of(const RematTable& self, const std::optional<PofoPlan>& found) {
+std::optional<RematPlan> plan_of(const RematTable& self, const std::optional<RematSolution>& found) {
     if (!found) {
         return std::nullopt;
     }
@@ -72,7 +72,8 @@ RematPlan least_plan(const Chain& chain, Bytes capacity, bool linked, const py::
     const PythonProgress ticker(std::nullopt, progress);
     const RematChain remat(chain);
     const LeastMemory least(remat, ticker.progress());
-    const PofoPlan found = linked ? least.pofo_plan(capacity) : PofoPlan{least.rotor_sequence(capacity), {}, 0, 0};
+    const RematSolution found =
+        linked ? least.pofo_plan(capacity) : RematSolution{least.rotor_sequence(capacity), {}, 0, 0};
     return plan_of(remat, MergedChain(remat, remat.layers), found);
 }
 

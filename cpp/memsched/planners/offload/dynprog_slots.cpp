@@ -52,10 +52,9 @@ bool is_link(Bandwidth bandwidth) { return bandwidth > 0 && std::isfinite(bandwi
 
 FluidSolution solve_exactly(const FluidSizes& sizes, Bytes capacity, Bandwidth bandwidth, const DynprogOptions& options,
                             const Progress& progress) {
-    FluidSolution found{dynprog(sizes.exact(capacity, bandwidth), options, progress)};
-    found.makespan /= bandwidth;
-    found.lower_bound /= bandwidth;
-    return found;
+    DynprogSolution found = dynprog(sizes.exact(capacity, bandwidth), options, progress);
+    return {std::move(found.offloaded), found.makespan / bandwidth, found.lower_bound / bandwidth, found.optimal,
+            found.states};
 }
 
 } // namespace
@@ -140,7 +139,7 @@ Bandwidth fluid_bandwidth(Bandwidth d2h, Bandwidth h2d, Seconds compute) {
 FluidSolution fluid_solve(const FluidSizes& sizes, Bytes capacity, Bandwidth bandwidth, const FluidOptions& options,
                           const Progress& progress) {
     if (!is_link(bandwidth) || capacity >= sizes.peak()) {
-        return {{sizes.prefix(sizes.peak() - capacity), sizes.compute(), sizes.compute(), true, 0}};
+        return {sizes.prefix(sizes.peak() - capacity), sizes.compute(), sizes.compute(), true};
     }
     if (!options.slots) {
         return solve_exactly(sizes, capacity, bandwidth, options.search, progress);
@@ -161,8 +160,7 @@ FluidSolution fluid_solve(const FluidSizes& sizes, Bytes capacity, Bandwidth ban
         states += found.states;
         const double makespan = fluid_makespan(exact, found.offloaded);
         if (std::isfinite(makespan)) {
-            return {
-                {std::move(found.offloaded), makespan / bandwidth, 0, found.optimal, states}, rounds, *options.slots};
+            return {std::move(found.offloaded), makespan / bandwidth, 0, found.optimal, states, rounds, *options.slots};
         }
         if (!sizes.refine(activation, width)) {
             break;

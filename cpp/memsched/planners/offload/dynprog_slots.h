@@ -45,9 +45,13 @@ struct FluidOptions {
     DynprogOptions search;
 };
 
-// In seconds, on the real sizes. lower_bound: 0 where a discretised solution proves none; optimal: for the instance as
-// solved.
-struct FluidSolution : DynprogSolution {
+// As DynprogSolution, but in seconds and on the real sizes.
+struct FluidSolution {
+    std::vector<std::uint8_t> offloaded;
+    Seconds makespan = 0;
+    Seconds lower_bound = 0; // 0 where a discretised solution proves none
+    bool optimal = false;    // for the instance as solved
+    std::size_t states = 0;
     int rounds = 0;
     std::int64_t slots = 0; // 0: real sizes
 };

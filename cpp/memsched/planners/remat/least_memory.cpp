@@ -175,8 +175,8 @@ std::vector<RematOp> LeastMemory::rotor_sequence(Bytes capacity) const {
     return sequence;
 }
 
-PofoPlan LeastMemory::pofo_plan(Bytes capacity) const {
-    PofoPlan plan;
+RematSolution LeastMemory::pofo_plan(Bytes capacity) const {
+    RematSolution plan;
     const int n = chain_.layers;
     bool all = false;
     for (int i = 1; i <= n;) {

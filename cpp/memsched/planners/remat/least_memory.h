@@ -24,10 +24,10 @@ class LeastMemory {
     Bytes pofo() const { return blocks_[1][0]; } // on a device with a link, if all inputs of blocks are offloaded
 
     // Plans that certainly fit, whose time is only improved by halving what is recomputed: for memories so close to the
-    // least that sizes rounded up to slots do not fit. capacity >= rotor() or pofo(). PofoPlan::time is 0.
+    // least that sizes rounded up to slots do not fit. capacity >= rotor() or pofo(). RematSolution::time is 0.
     // Throw std::length_error beyond most_runs.
     std::vector<RematOp> rotor_sequence(Bytes capacity) const;
-    PofoPlan pofo_plan(Bytes capacity) const;
+    RematSolution pofo_plan(Bytes capacity) const;
 
   private:
     // Free memory of the segments first .. j besides their input that suffices, one by one for j = first, first + 1 ..

@@ -218,7 +218,7 @@ class ForwardPhase {
           expansions_(expansions), front_(table, options, beam), progress_(progress), halt_(halt) {}
 
     // A plan faster than `limit`, if there is one. Throws Stopped when told to stop.
-    std::optional<PofoPlan> run(Seconds limit) {
+    std::optional<RematSolution> run(Seconds limit) {
         front_.add(1, false, {});
         for (int i = 1; i < chain_.layers; ++i) {
             for (const bool all : {false, true}) {
@@ -267,9 +267,9 @@ class ForwardPhase {
         states_ += ids.size();
     }
 
-    PofoPlan plan(std::int32_t last, Seconds time) {
+    RematSolution plan(std::int32_t last, Seconds time) {
         halt_.writing = true;
-        PofoPlan plan;
+        RematSolution plan;
         plan.time = time;
         plan.states = states_;
         std::vector<std::int32_t> path; // path[k] is the state before block k
@@ -310,9 +310,9 @@ constexpr int scouts = 10, sharp_scouts = 30;
 
 } // namespace
 
-std::optional<PofoPlan> pofo(const SegmentTable& table, const PofoOptions& options, Workers& workers,
-                             const Progress& progress) {
-    std::optional<PofoPlan> best = rotor(table, options.capacity); // without the link
+std::optional<RematSolution> pofo(const SegmentTable& table, const PofoOptions& options, Workers& workers,
+                                  const Progress& progress) {
+    std::optional<RematSolution> best = rotor(table, options.capacity); // without the link
     try {
         PofoBound bound(table, options, workers, progress);
         Halt halt(progress, workers);

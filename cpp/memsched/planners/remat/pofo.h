@@ -20,7 +20,7 @@ struct PofoOptions {
 // The best plan found, never worse than rotor's; with options.exact and no limit on the host the optimum of the
 // recurrences in slots. None if no plan fits. It does not depend on the number of threads. When progress says stop, the
 // best plan so far.
-std::optional<PofoPlan> pofo(const SegmentTable& table, const PofoOptions& options, Workers& workers,
-                             const Progress& progress);
+std::optional<RematSolution> pofo(const SegmentTable& table, const PofoOptions& options, Workers& workers,
+                                  const Progress& progress);
 
 } // namespace memsched

@@ -70,7 +70,7 @@ struct PofoBlock {
     bool offloaded = false;   // its input is offloaded
 };
 
-struct PofoPlan {
+struct RematSolution {
     std::vector<RematOp> sequence; // forward phase, loss, backward phase
     std::vector<PofoBlock> blocks; // the loss last; none in rotor's plans
     Seconds time = 0;              // in the fluid link model

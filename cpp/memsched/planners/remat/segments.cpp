@@ -171,13 +171,13 @@ void SegmentTable::append(int first, int last, int free, std::vector<RematOp>& s
     append(first, begin.last, free, sequence);
 }
 
-std::optional<PofoPlan> rotor(const SegmentTable& table, Bytes capacity) {
+std::optional<RematSolution> rotor(const SegmentTable& table, Bytes capacity) {
     const RematChain& chain = table.chain();
     const int free = table.fitting(capacity - chain.activation[0]);
     if (free < table.least(1, chain.layers)) {
         return std::nullopt;
     }
-    PofoPlan plan;
+    RematSolution plan;
     plan.time = chain.ideal(1, chain.layers) + static_cast<Seconds>(table.extra(1, chain.layers, free));
     table.append(1, chain.layers, free, plan.sequence);
     return plan;

@@ -78,6 +78,6 @@ class SegmentTable {
 
 // rotor: the best persistent rematerialisation of the whole chain within a number of bytes (resident excluded, at most
 // the table's capacity), without blocks; none if nothing fits.
-std::optional<PofoPlan> rotor(const SegmentTable& table, Bytes capacity);
+std::optional<RematSolution> rotor(const SegmentTable& table, Bytes capacity);
 
 } // namespace memsched
