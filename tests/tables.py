@@ -14,7 +14,9 @@ from memsched.support.files import plain_cell
 def chain_to_columns(chain: ms.Chain) -> dict[str, list[Any]]:
     """A list for each column. Its first entry is that of the input."""
     columns: dict[str, list[Any]] = {"name": ["input", *chain.names]}
-    for key in COLUMNS[1:]:
+    half = chain.resident // 2
+    columns["resident"] = [half, *[None] * (chain.n - 1), chain.resident - half]
+    for key in COLUMNS[1:-1]:
         entries = getattr(chain, key).tolist()
         columns[key] = entries if key in ("activation", "gradient") else [None, *entries]
     return columns

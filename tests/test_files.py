@@ -239,9 +239,12 @@ def test_tables_of_sweeps_hold_no_formulas_and_numbers_stay_numbers(tmp_path: Pa
     table.to_csv(tmp_path / "a.csv")
     rows = list(csv.DictReader(io.StringIO((tmp_path / "a.csv").read_text())))
     assert [row["problem"] for row in rows] == ["'=HYPERLINK(1)"] * 2
-    assert [float(row["makespan"]) for row in rows] == [row["makespan"] for row in table]
+    assert [float(row["makespan_seconds"]) for row in rows] == [row["makespan"] for row in table]
     read = pandas.read_csv(tmp_path / "a.csv")
-    for name, kind in (("makespan", "f"), ("memory", "i"), ("bandwidth", "f"), ("gap", "f")):
+    for name, kind in (
+        *(("makespan_seconds", "f"), ("memory_bytes", "i")),
+        *(("bandwidth_bytes_per_second", "f"), ("gap", "f")),
+    ):
         assert read[name].dtype.kind == kind
 
 

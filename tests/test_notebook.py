@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 
 import memsched as ms
-from memsched.show.notebook import _table
+from memsched.show.summaries import table_of
+from memsched.show.words import plain
 from memsched.study.sweep.table import COLUMNS
 from test_hostile_names import HOSTILE, check, hostile_problem
 
@@ -40,6 +41,8 @@ def values(problem: ms.Chain | ms.Graph, beta: float | str = 2.0) -> dict[str, A
     planner = "greedy" if isinstance(problem, ms.Chain) else "swap_all"
     memory = ["10%", "50%", "100%"]
     return {
+        "chain or graph": problem,
+        "schedule": result.schedule,
         "result": result,
         "comparison": ms.compare(problem, "30%", beta, time_limit=0.02),
         "frontier": ms.frontier(problem, beta, planner=planner, memory=[1, *memory]),
@@ -114,7 +117,9 @@ def test_the_figures_are_there() -> None:
     shown = {kind: Page(value._repr_html_()).text for kind, value in real().items()}
     assert f"pofo on {REAL}" in shown["result"]
     for kind, words in {
-        "result": ("makespan", "above", "GiB", "ops,"),
+        "chain or graph": (f"{REAL}: a chain of 38 stages", "forward", "GiB at least", "12.2 GB/s"),
+        "schedule": ("a plan by pofo", " run, ", "prefetch", "budget", "GiB"),
+        "result": ("makespan", "gap", "GiB", "ops run again,"),
         "comparison": ("selective", "no plan: it needs 3.45 GiB", "ms", "GiB"),
         "frontier": ("no plan", "ms", "ideal"),
         "sweep": ("6 points of 1 problem", "fastest"),
@@ -150,7 +155,7 @@ def test_names_are_shown_as_they_are(name: str, kind: str) -> None:
     rows = [{**row, "planner": name, "options": {name[:99]: name[:99]}} for row in found["sweep"].rows]
     found["rows"] = ms.Sweep(rows=rows)
     found["buffers"] = ms.place([ms.Buffer(0, 2, 3, name=name), ms.Buffer(1, 3, 4, name=name)])
-    for value in found.values():
+    for value in (*found.values(), hostile_problem(name)["graph"]):
         page = value._repr_html_()
         read = Page(page)
         assert set(read.tags) <= TAGS
@@ -190,7 +195,7 @@ def test_many_rows_are_not_all_shown() -> None:
     assert "<img" not in ms.Sweep(rows=[])._repr_html_()
 
 
-def test_without_matplotlib_there_is_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_there_is_thetable_of(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ["matplotlib", *(name for name in sys.modules if name.startswith("matplotlib."))]:
         monkeypatch.setitem(sys.modules, name, None)
     for kind, value in small().items():
@@ -231,7 +236,7 @@ def test_a_comparison_is_a_dict() -> None:
     assert json.loads(json.dumps({**found}, default=repr)).keys() == found.keys()
 
 
-def test_a_comparison_is_printed_as_a_table() -> None:
+def test_a_comparison_is_printed_as_atable_of() -> None:
     title, head, *rows, note = str(real()["comparison"]).splitlines()
     assert title.startswith(f"{REAL}, ")
     assert head.split() == ["planner", "makespan", "gap", "peak", "moved", "recomputed"]
@@ -254,7 +259,7 @@ def test_sums_in_another_order_are_as_fast() -> None:
     for factor, fastest in ((1 + 1e-12, ["1", "1"]), (1 + 1e-6, ["1", "0"])):
         makespans = (swept[0]["makespan"], swept[0]["makespan"] * factor)
         rows = [{**row, "makespan": makespan} for row, makespan in zip(swept, makespans, strict=True)]
-        assert [row[-1] for row in _table(ms.Sweep(rows)).rows] == fastest
+        assert [row[-1] for row in table_of(ms.Sweep(rows)).rows] == fastest
 
 
 def test_a_comparison_without_plans_says_why() -> None:
@@ -274,19 +279,19 @@ def test_a_comparison_without_plans_says_why() -> None:
 def test_a_result_is_printed_as_a_summary() -> None:
     result = real()["result"]
     lines = str(result).splitlines()
-    assert len(lines) <= 10
+    assert len(lines) <= 11
     assert lines[0] == f"pofo on {REAL}"
     for name in ("memory", "makespan", "peak", "moved", "recomputed"):
         assert sum(line.startswith(f"{name} ") for line in lines) == 1
-    assert f"a lower bound on {result.bounded}" in str(result)
+    assert f"of {result.bounded}: gap" in str(result)
     assert "\n" not in repr(result)
     best = ms.greedy(CHAIN, "100%", 2.0)
-    assert f"the least of {best.bounded}" in str(best)
-    assert "moved       nothing\nrecomputed  nothing" in str(best)
+    assert f"of {best.bounded}: proven optimal" in str(best)
+    assert "moved        nothing travels\nrecomputed   every op runs once" in str(best)
     family = ms.GraphFamily(step, 4)
     split = ms.modnn(family, ms.min_memory(family, "modnn"), 1e9)
     assert re.search(r"^rounds +\d+, of batch \d", str(split), re.MULTILINE)
-    assert len(str(split).splitlines()) <= 10
+    assert len(str(split).splitlines()) <= 11
 
 
 def step(batch: int) -> ms.Graph:
@@ -298,7 +303,7 @@ def instances() -> list[Any]:
     result = real()["result"]
     return [
         *(result, result.problem, result.graph, result.device, result.schedule, result.timeline),
-        *(value for value in real().values()),
+        *(value for kind, value in real().items() if kind not in ("chain or graph", "schedule")),
         real()["placement"].buffers[0],
         ms.GraphFamily(step, 4, name=REAL),
         ms.SweepProgress(points=10**6, kept=12345, planned=10**5, infeasible=10**4, failed=10**3, seconds=12345.678),
@@ -341,6 +346,11 @@ def test_frames_of_pandas() -> None:
     curve = real()["frontier"].to_pandas()
     assert list(curve["memory"]) == real()["frontier"].memory.tolist()
     assert curve["makespan"].isna().tolist() == [True, False, False, False]
+    buffers, placed = real()["placement"].to_pandas(), real()["placement"]
+    assert buffers["offset"].tolist() == [*placed.offsets]
+    assert buffers["size"].tolist() == [one.size for one in placed.buffers]
+    assert {str(buffers[name].dtype) for name in ("start", "end", "size", "alignment", "offset")} == {"Int64"}
+    assert ms.place([ms.Buffer(0.5, 2, 3)]).to_pandas()["start"].tolist() == [0.5]
     assert (curve["memory"].dtype, curve["peak_memory"].dtype) == ("Int64", "Int64")
     assert set(curve["planner"]) == {"greedy"}
     assert ms.Comparison().to_pandas().empty
@@ -349,7 +359,7 @@ def test_frames_of_pandas() -> None:
 def test_frames_of_polars_have_the_same_cells() -> None:
     pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
     types = {"float64": polars.Float64, "Int64": polars.Int64, "boolean": polars.Boolean}
-    for kind in ("result", "comparison", "frontier", "sweep"):
+    for kind in ("chain or graph", "placement", "result", "comparison", "frontier", "sweep"):
         ours, theirs = real()[kind].to_polars(), real()[kind].to_pandas()
         assert ours.columns == list(theirs.columns)
         assert ours.height == len(theirs)
@@ -387,3 +397,70 @@ def test_a_picture_is_as_wide_as_a_screen_and_its_page_is_white() -> None:
         with image.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))) as read:
             assert 600 < read.width <= 1800
             assert read.convert("RGBA").getpixel((0, 0)) == (255, 255, 255, 255)
+
+
+def test_a_chain_is_read_back_from_its_frame() -> None:
+    pytest.importorskip("pandas")
+    pytest.importorskip("polars")
+    for frame in (CHAIN.to_pandas(), CHAIN.to_polars()):
+        assert ms.Chain.from_frame(frame, name=CHAIN.name, resident=CHAIN.resident) == CHAIN
+    saved = ms.profiles.load(REAL)
+    read = ms.Chain.from_frame(saved.to_pandas(), resident=saved.resident)
+    assert ms.peak_memory(read) == ms.peak_memory(saved)
+    assert read.names == saved.names
+
+
+def test_tables_of_problems_and_schedules_are_small() -> None:
+    graph = ms.profiles.load_graph("resnet18-224-b32")
+    family = ms.GraphFamily(step, 4)
+    schedules = [ms.Schedule([], budget=3), ms.modnn(family, "100%", 1e9).schedule]
+    for value in (ms.profiles.load(REAL), graph, *schedules):
+        page = Page(value._repr_html_())
+        assert page.tags.count("table") == 1
+        assert page.tags.count("tr") <= 6
+    assert "a graph of" in Page(graph._repr_html_()).text
+    assert "a plan by user" in Page(schedules[0]._repr_html_()).text
+
+
+def test_every_table_of_a_notebook_is_also_printed() -> None:
+    for kind in ("frontier", "sweep", "order", "placement", "bounds", "report"):
+        value = small()[kind]
+        assert str(value).splitlines()[0] == table_of(value).title
+        assert repr(value) != str(value)
+
+
+def test_a_sweep_has_rows_by_number() -> None:
+    table = small()["sweep"]
+    assert table[0] is table.rows[0]
+    assert table[-1] == table.rows[-1]
+    assert table[1:3] == table.rows[1:3]
+    with pytest.raises(IndexError):
+        table[len(table)]
+
+
+def test_figures_are_worded_alike_in_all_views(tmp_path: Path) -> None:
+    pytest.importorskip("click")
+    from click.testing import CliRunner
+
+    from memsched.cli.app import command_line
+    from memsched.show.report.summary import summarize, tiles
+
+    for result in (real()["result"], ms.greedy(CHAIN, "100%", 2.0), ms.offload(CHAIN, "50%", 2.0)):
+        result.save(tmp_path / "r.json")
+        told = CliRunner().invoke(command_line, ["simulate", str(tmp_path / "r.json")]).output
+        printed = dict(re.split(r" {2,}", line, maxsplit=1) for line in str(result).splitlines()[1:])
+        notes = {tile.title: plain(tile.note) for tile in tiles(result, summarize(result))}
+        assert notes["Moved"] == printed["moved"]
+        assert printed["lower bound"].endswith(notes["Lower bound"])
+        assert printed["recomputed"].startswith(notes["Recomputed"])
+        for name in ("moved", "lower bound", *(["recomputed"] if result.recomputed else [])):
+            assert re.search(rf"^{name} +{re.escape(printed[name])}$", told, re.MULTILINE), (name, told)
+
+
+def test_the_tutorial_uses_public_names_alone() -> None:
+    path = Path(__file__).resolve().parent.parent / "docs" / "tutorial.ipynb"
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    assert set(re.findall(r"from (memsched\S*) import (\w+)", code)) == {("memsched", "Schedule")}
+    assert set(re.findall(r"import (memsched\S*)", code)) == {"memsched"}
+    assert set(re.findall(r"\bms\.(\w+)", code)) <= set(ms.__all__)

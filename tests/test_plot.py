@@ -173,7 +173,13 @@ def test_a_frontier_shows_every_plan_and_nothing_where_there_is_none() -> None:
         (17, 12),
         (18, 12),
     ]
-    assert curve(figure, "lower bound without recomputation") == [(14, 15), (15, 13), (16, 12), (17, 12), (18, 12)]
+    assert curve(figure, "lower bound of plans without recomputation") == [
+        (14, 15),
+        (15, 13),
+        (16, 12),
+        (17, 12),
+        (18, 12),
+    ]
     marks = [line for line in figure.axes[0].get_lines() if line.get_marker() == (3, 0, 0)]
     assert [line.get_xdata()[0] for line in marks] == [14, 16, 14]
     heights = [line.get_ydata()[0] for line in marks]
@@ -217,7 +223,7 @@ def test_the_minimum_of_tflms_is_that_of_its_pieces() -> None:
 def test_a_frontier_without_plans_or_of_one_point_or_of_no_time_can_be_drawn() -> None:
     assert "rotor (no plan)" in words(plot_frontier(ms.frontier(TOY, 1.0, planner="rotor", memory=[15])))
     one = plot_frontier(ms.frontier(TOY, 1.0, planner="greedy", memory=[15]))
-    assert curve(one, "lower bound without recomputation") == [(15, 13)]
+    assert curve(one, "lower bound of plans without recomputation") == [(15, 13)]
     chain = ms.Chain([0, 0], [0, 0], [4, 4, 4], [0, 4, 4])
     assert "ideal 0 s" in words(plot_frontier(ms.frontier(chain, 1.0, planner="greedy", points=3)))
     far = plot_frontier(ms.frontier(TOY, 1.0, planner="greedy", memory=[10**6]))
@@ -242,7 +248,7 @@ def test_a_bound_of_several_planners_holds_for_each() -> None:
 def test_frontiers_that_do_not_belong_together_are_refused() -> None:
     other = ms.frontier(CHAIN, 1.0, planner="greedy", points=2)
     faster = ms.frontier(TOY, 2.0, planner="greedy", points=2)
-    for bad, said in (([], "not empty"), ([RESULT], "Frontier"), ([POFO, other], "problem"), ([POFO, faster], "link")):
+    for bad, said in (([], "not empty"), ([CHAIN], "Frontier"), ([POFO, other], "problem"), ([POFO, faster], "link")):
         with pytest.raises(ms.InvalidInputError, match=said):
             plot_frontier(bad)
 
@@ -315,3 +321,44 @@ def test_the_legend_of_frontiers_is_within_the_picture() -> None:
         box = legend.get_window_extent()
         assert box.x0 >= 0
         assert box.x1 <= figure.bbox.x1
+
+
+class Holder:
+    """What has a result, as a plan of memsched.torch."""
+
+    def __init__(self, result: ms.Result) -> None:
+        self.result = result
+
+
+def test_what_has_a_result_is_drawn_as_its_result(tmp_path: Path) -> None:
+    held = Holder(RESULT)
+    for function in (ms.plot, ms.plot_classes, ms.plot_addresses):
+        function(RESULT, tmp_path / "a.svg")
+        function(held, tmp_path / "b.svg")
+        assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    assert ms.trace(held) == ms.trace(RESULT)
+    assert len(ms.plot_classes([held, RESULT]).axes) == 2
+    with pytest.raises(ms.InvalidInputError, match="it must be a Result"):
+        ms.plot(Holder)  # type: ignore[arg-type]
+
+
+def test_plans_of_one_planner_become_a_curve() -> None:
+    curve_of = ms.frontier(TOY, 1.0, planner="greedy", memory=[14, 16, 18])
+    plans = [Holder(one) for one in curve_of.results if one is not None]
+    whole, single = plot_frontier(curve_of), plot_frontier(plans)
+    assert curve(single, "greedy") == curve(whole, "greedy")
+    assert len(curve(single, "greedy")) == len(plans) > 1
+    both = plot_frontier([*plans, ROTOR])
+    assert {"greedy", "rotor"} <= {line.get_label() for line in both.axes[0].get_lines()}
+    assert curve(plot_frontier(plans[0]), "greedy") == curve(whole, "greedy")[:1]
+    with pytest.raises(ms.InvalidInputError, match="links differ"):
+        plot_frontier([plans[0], ms.rotor(TOY, 18)])
+
+
+def test_a_planner_above_one_that_it_includes_is_explained() -> None:
+    """pofo may plan as greedy does."""
+    greedy = ms.frontier(TOY, 1.0, planner="greedy", memory=[14, 18])
+    slow = replace(greedy, planner="pofo", results=(None, greedy.results[0]))
+    assert "pofo may plan as greedy does, and lies above" in words(plot_frontier([slow, greedy]))
+    assert "lies above" not in words(plot_frontier([replace(slow, planner="rotor"), greedy]))
+    assert "lies above" not in words(plot_frontier([POFO, ROTOR]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,16 @@ from typing import Any
 import pytest
 
 import memsched as ms
+from memsched.planners.registry import PLANNERS
 from memsched.show.plots import classes as classes_module
 from memsched.show.plots import palette
+from memsched.show.plots.figure import NOISE, readable
 from memsched.show.plots.frontier import plot_frontier
 from memsched.show.plots.plan import plot
 from test_plot import words
+
+to_hex = pytest.importorskip("matplotlib.colors").to_hex
+to_rgba = pytest.importorskip("matplotlib.colors").to_rgba
 
 
 def of_chain(names: list[str] | None, **options: Any) -> ms.Result:
@@ -125,7 +131,7 @@ def test_panels_of_a_sweep_share_their_axes() -> None:
     figure = ms.plot_sweep(rows(["resnet18-224-b32", "resnet101-224-b32"], [6e9, 12e9], ["greedy", "rotor"]))
     assert len(figure.axes) == 4
     assert len({axes.get_ylim() for axes in figure.axes}) == 1
-    assert {axes.get_xlabel() for axes in figure.axes} == {"memory (GiB)"}
+    assert [axes.get_xlabel() for axes in figure.axes] == ["memory (MiB)"] * 2 + ["memory (GiB)"] * 2
     limits: dict[str, set[Any]] = {}
     for axes in figure.axes:
         limits.setdefault(axes.get_title(loc="left").partition(",")[0], set()).add(axes.get_xlim())
@@ -230,3 +236,92 @@ def test_one_of_a_kind_is_not_told_as_several() -> None:
         planner = "greedy" if problem is chain else "swap_all"
         assert said in words(plot_frontier(ms.frontier(problem, 1.0, planner=planner, memory=[30])))
     assert "addresses of 1 buffer |" in f"{words(ms.plot_addresses(ms.place([ms.Buffer(0, 1, 1)])))} |"
+
+
+def test_a_planner_has_one_colour_and_marker_in_all_pictures() -> None:
+    assert set(palette.PLANNERS) == set(PLANNERS)
+    styles = palette.line_styles(palette.PLANNERS)
+    assert len({*styles}) == len(styles)
+    for kind in ("chain", "graph"):  # at most two of those that compare runs have a colour
+        colours = [palette.line_styles([name])[0][0] for name, one in PLANNERS.items() if kind in one.problems]
+        assert max(colours.count(colour) for colour in colours) <= 2
+    assert len({*palette.line_styles(["rotor", "rotor", "mine", "rotor"])}) == 4
+    chain = ms.profiles.load("resnet18-224-b32")
+    curve = ms.frontier(chain, 12e9, planner="rotor", points=2)
+    lines = [ms.plot_frontier(curve).axes[0].get_lines()[0]]
+    for planners in (["rotor"], ["greedy", "rotor"], ["rotor", "greedy"]):
+        drawn = ms.plot_sweep(rows(["resnet18-224-b32"], [12e9], planners))
+        (handle,) = [one for one in drawn.legends[0].get_lines() if one.get_label() == "rotor"]
+        lines += [drawn.axes[0].get_lines()[planners.index("rotor")], handle]
+    assert len({(line.get_color(), line.get_marker()) for line in lines}) == 1
+    found = ms.Comparison(rotor=ms.rotor(chain, "50%"))
+    assert found.plot().axes[0].patches[0].get_facecolor() == to_rgba(lines[0].get_color())
+
+
+def test_a_sweep_says_what_is_drawn() -> None:
+    figure = ms.plot_sweep(rows(["resnet18-224-b32"], [12e9], ["greedy"]))
+    said = words(figure)
+    assert "makespan against memory" in said
+    assert "a point is a plan" in said
+    assert "the ideal: computation alone" in [text.get_text() for text in figure.legends[0].get_texts()]
+    assert figure.axes[0].get_xlabel() == "memory (MiB)"
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("_scaled_dot_product_flash_attention_for_cpu_2:0", "flash_attention_2:0"),
+        ("_scaled_dot_product_efficient_attention_backward", "efficient_attention_backward"),
+        ("native_layer_norm_backward_1:2", "layer_norm_backward_1:2"),
+        ("_native_batch_norm_legit_functional", "batch_norm"),
+        ("_native_batch_norm_legit_no_training_3", "batch_norm_3"),
+        ("_log_softmax", "log_softmax"),
+        ("transformer/addmm_1", "transformer/addmm_1"),
+        ("alternative_mm", "alternative_mm"),
+        ("_", "_"),
+        ("F12", "F12"),
+    ],
+)
+def test_names_of_pytorch_are_short(name: str, short: str) -> None:
+    assert readable(name) == short
+
+
+def test_reports_shorten_names_as_pictures_do() -> None:
+    script = files("memsched.show.report").joinpath("format.js").read_text(encoding="utf-8")
+    assert f"/{NOISE.pattern}/g" in script
+
+
+def test_buffers_that_one_line_allocates_have_one_colour() -> None:
+    """The picture of a memory snapshot has hundreds of buffers that are too thin for names."""
+    sites = ["a.py:1 f", "b.py:2 g"]
+    buffers = [ms.Buffer(k, k + 300, 4, name=sites[k % 2]) for k in range(200)] + [ms.Buffer(0, 9, 1, name="once")]
+    figure = ms.plot_addresses(ms.place(buffers, method="greedy"))
+    (legend,) = figure.legends
+    handles = dict(zip([text.get_text() for text in legend.get_texts()], legend.get_patches(), strict=False))
+    assert set(handles) == {*sites, "others"}
+    colours = {name: to_hex(patch.get_facecolor()) for name, patch in handles.items()}
+    assert len({*colours.values()}) == 3
+    faces = [to_hex(one) for one in figure.axes[0].collections[0].get_facecolors()]
+    assert [faces.count(colours[name]) for name in (*sites, "others")] == [100, 100, 1]
+    assert "the names of most bytes in colour" in figure.axes[0].get_title(loc="left")
+    single = ms.plot_addresses(ms.place([ms.Buffer(0, 2, 3, name=f"b{k}") for k in range(9)]))
+    assert single.legends[0].get_texts()[0].get_text() == "buffer"
+    assert ms.plot_addresses(ms.place([])).axes
+
+
+def test_a_comparison_is_drawn_with_its_bounds_and_what_has_no_plan() -> None:
+    chain = of_chain(None, M=100, beta=2).problem
+    found = ms.compare(chain, 24, 2.0, time_limit=0.0)
+    found["mine"] = ms.InfeasibleError("too little", 99)
+    figure = found.plot()
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == list(found)
+    plans = [one for one in found.values() if isinstance(one, ms.Result)]
+    assert [bar.get_width() for bar in axes.patches if bar.get_width()] == pytest.approx(
+        [one.makespan for one in plans]
+    )
+    marks = [line.get_xdata()[0] for line in axes.get_lines()]
+    assert marks == pytest.approx([one.lower_bound for one in plans])
+    assert "no plan: it needs 99 B" in words(figure)
+    with pytest.raises(ms.InvalidInputError, match="no planner has a plan"):
+        ms.Comparison(mine=found["mine"]).plot()

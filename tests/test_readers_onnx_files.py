@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 import memsched as ms
+from memsched.cli.app import command_line
+from memsched.cli.complete import complete_problems
 from memsched.errors import MemschedError
 from memsched.readers.onnx.model import graph_from_onnx
+from memsched.study.sources import find_problem
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed")
 
@@ -68,7 +74,11 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: graph_from_onnx(onnx.ModelProto()), "the model has no ops"),
     (lambda: without_dims(), "the dimensions 'N' of the inputs have no value; give Graph.from_onnx dims={'N': ..}"),
     (lambda: without_dims(dims={"N": 0}), "dims\\['N'\\] is 0"),
-    (lambda: without_dims(dims={"N": 1, "M": 2}), "dims has 'M', which .* have not; those without a number are 'N'"),
+    (
+        lambda: without_dims(dims={"N": 1, "M": 2}),
+        "no input of the model has a dimension 'M'; those without a number are 'N'",
+    ),
+    (lambda: without_dims(dims={"n": 2}), "has a dimension 'n'; did you mean 'N'. those without a number are 'N'"),
     (lambda: without_dims(dims={"N": 1}, device="abacus"), "device is 'abacus'; it must be one of v100, a100"),
     (lambda: without_dims(dims={"N": 1}, device=3), "device is 3"),
     (lambda: without_dims(dims={"N": 1}, times={"fc": 1}), "times has 'fc', which are no ops; ops are 'fc1', 'relu'"),
@@ -89,10 +99,13 @@ REFUSED: list[tuple[Any, str]] = [
         "op '.*' is a If, which has ops",
     ),
     (lambda: of([node("Relu", "s", "y")], [value("s", [3], proto.STRING)]), "tensor 's' has the type string"),
-    (lambda: of([node("Relu", "x", "y")], [value("x", None)]), "input 'x' is no tensor with a number of dimensions"),
+    (
+        lambda: of([node("Relu", "x", "y")], [value("x", None)]),
+        "input 'x' is not a tensor with a known number of dimensions",
+    ),
     (
         lambda: of([node("Relu", "x", "y")], [helper.make_tensor_sequence_value_info("x", proto.FLOAT, [3])]),
-        "input 'x' is no tensor",
+        "input 'x' is not a tensor",
     ),
 ]
 
@@ -107,7 +120,7 @@ def test_bad_files(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     for content in (b"", b"\x00\x01", b"hello", mlp().SerializeToString()[:-5]):
         path.write_bytes(content)
-        with pytest.raises(ms.InvalidInputError, match=r"no ONNX model|has no ops"):
+        with pytest.raises(ms.InvalidInputError, match=r"not an ONNX model|has no ops"):
             graph_from_onnx(path)
     with pytest.raises(ms.InvalidInputError, match="cannot be read"):
         graph_from_onnx(tmp_path)
@@ -131,3 +144,37 @@ def test_without_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(MemschedError, match="needs the package onnx: pip install onnx"):
         graph_from_onnx("net.onnx")
+
+
+def test_a_model_whose_exporter_names_all_alike_has_the_name_of_its_file(tmp_path: Path) -> None:
+    """All exports of PyTorch were called main_graph."""
+    for own, told in (("main_graph", "net"), ("", "net"), ("resnet", "resnet")):
+        model = mlp()
+        model.graph.name = own
+        (tmp_path / "net.onnx").write_bytes(model.SerializeToString())
+        assert graph_from_onnx(tmp_path / "net.onnx", dims={"N": 2}).name == told
+        assert graph_from_onnx(model, dims={"N": 2}).name == (own or "graph")
+
+
+def test_dimensions_are_stated_behind_the_name_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There was no way to do so on the command line and in sweeps."""
+    monkeypatch.chdir(tmp_path)
+    Path("net.onnx").write_bytes(mlp().SerializeToString())
+    assert find_problem("net.onnx?N=4") == graph_from_onnx("net.onnx", dims={"N": 4})
+    for typed, told in (
+        ("net.onnx", r"or on the command line write 'model.onnx\?N=..'"),
+        ("net.onnx?n=4", "has a dimension 'n'; did you mean 'N'"),
+        ("net.onnx?N=many", r"'N=many' of 'net.onnx\?N=many' is no dimension with a size"),
+        ("net.onnx?", "'' of 'net.onnx.' is no dimension with a size"),
+    ):
+        with pytest.raises(ms.InvalidInputError, match=told):
+            find_problem(typed)
+    outcome = CliRunner().invoke(command_line, ["order", "net.onnx?N=4", "--json"], prog_name="memsched")
+    assert json.loads(outcome.stdout)["problem"] == "net"
+    outcome = CliRunner().invoke(command_line, ["order", "net.onnx?N=4", "-o", "net.onnx"], prog_name="memsched")
+    assert outcome.exit_code == 2
+    assert [
+        one.value for one in complete_problems(click.Context(command_line), command_line.params[0], "net.onnx?")
+    ] == ["net.onnx?N="]
+    [row] = ms.sweep("net.onnx?N=4", "selective", memory=["100%"], beta=["12GB/s"])
+    assert (row["problem"], row["status"]) == ("net", "planned")

@@ -158,8 +158,10 @@ def test_names_that_a_spreadsheet_takes_for_formulas(tmp_path: Path) -> None:
 BAD_FILES = {
     "": "is empty; its first line must name the columns",
     "\n \n": "is empty",
-    "forward_time\n1\n": "lacks the columns 'backward_time', 'activation'; known ones are name, forward_time",
-    CSV.replace("activation", "activations,size"): "has the unknown columns 'activations', 'size'; known ones are",
+    "forward_time\n1\n": "lacks the columns 'backward_time', 'activation'; the columns are name, forward_time",
+    CSV.replace(
+        "activation", "activations,size"
+    ): "has the unknown columns 'activations', 'size'; did you mean 'activation'.",
     CSV.replace("forward_time,", "forward_time,backward_time,"): "has the columns 'backward_time' twice",
     CSV.replace(",,4\n", ""): "has no row for the input of the network; put it before the stages",
     CSV.partition("\n")[0]: "has no row for the input",
@@ -297,3 +299,32 @@ def test_blank_names_stay_and_empty_cells_are_numbered(tmp_path: Path) -> None:
     assert list(chain_from_frame(chain_to_columns(chain)).names) == names
     (tmp_path / "d.csv").write_text("name,forward_time,backward_time,activation\n,,,4\n,1,1,4\n  ,1,1,4\n")
     assert chain_from_csv(tmp_path / "d.csv").names == ("stage 1", "stage 2")
+
+
+def test_the_bytes_that_stay_may_stand_beside_their_stages(tmp_path: Path) -> None:
+    """A table had no place for them, and so commands that read one planned without weights."""
+    text = "forward_time,backward_time,activation,resident\n,,4,1kB\n1,2,6,20\n2,3,5,\n"
+    path = written(tmp_path / "c.csv", text)
+    assert chain_from_csv(path).resident == 1020
+    assert chain_from_csv(path, resident=3).resident == 1023
+
+
+def test_an_index_with_the_name_of_a_column_is_that_column() -> None:
+    """It was dropped, and the stages had numbers for names."""
+    pandas = pytest.importorskip("pandas")
+    table = {"name": ["x", "conv", "fc"], "forward_time": [None, 1, 2], "backward_time": [None, 1, 2]}
+    frame = pandas.DataFrame(table | {"activation": [4, 6, 5]})
+    assert chain_from_frame(frame.set_index("name")) == chain_from_frame(frame)
+    with pytest.raises(ms.InvalidInputError, match="index of the frame is named 'layer', which is no column; name it"):
+        chain_from_frame(frame.rename(columns={"name": "layer"}).set_index("layer"))
+    with pytest.raises(ms.InvalidInputError, match="the columns 'name' twice"):
+        chain_from_frame(frame.set_index("name", drop=False))
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("forward", "forward_time"), ("layer", "name"), ("Activation", "activation"), ("sved", "saved")],
+)
+def test_a_mistyped_column_is_told_with_the_one_that_was_meant(typed: str, meant: str) -> None:
+    with pytest.raises(ms.InvalidInputError, match=f"unknown columns '{typed}'; did you mean '{meant}'"):
+        chain_from_frame({typed: [1]})

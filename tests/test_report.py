@@ -28,14 +28,14 @@ from memsched.cli.app import command_line
 from memsched.show.plots import palette
 from memsched.show.plots.sweep import plot_sweep
 from memsched.show.report import figures, page, write_report, write_sweep_report
-from memsched.show.report.comparison import POINTS, Study, studies, study
+from memsched.show.report.comparison import POINTS, Study, _agreed, studies, study
 from memsched.show.report.results_page import _kind_table, results_page
 from memsched.show.report.summary import summarize, verdict
 from memsched.show.report.sweep_page import sweep_page
 from memsched.show.report.sweep_rows import standings
 from memsched.show.report.tables import Column, Table
 from memsched.show.report.tensors import FATES, tensor_uses
-from memsched.show.report.text import Number, shown
+from memsched.show.text import Number, shown
 from memsched.study.sweep.rows import checked
 from memsched.testing import graphs, schedules
 
@@ -161,7 +161,7 @@ def test_what_each_tensor_does_is_what_a_slow_walk_finds(case: tuple[ms.Chain, m
     result = result_of(*case)
     uses = tensor_uses(result)
     assert [(use.name, use.bytes, use.role) for use in uses] == [
-        (one["name"], one["size"], one["role"]) for one in result.graph.tensors
+        (one["name"], one["size"], one["role"]) for one in result.graph.tensors if one["size"] > 0
     ]
     for use in uses:
         facts = walk(result, use.name)
@@ -255,7 +255,7 @@ def test_a_plan_that_does_everything() -> None:
     fates = {use.name: use.fate for use in tensor_uses(result_of(CHAIN, schedule, ms.Device(100, 2.0)))}
     assert fates == {
         **{"a0": "fetched", "a1": "recomputed", "tape1": "recomputed"},
-        **dict.fromkeys(("a2", "d2", "d1", "d0"), "kept"),
+        **dict.fromkeys(("a2", "d2", "d1"), "kept"),  # d0 has no bytes
     }
 
 
@@ -725,7 +725,10 @@ def test_what_differs_has_names_that_differ_in_tables_curves_and_pictures(
     drawn = plot_sweep(rows)
     titles = {axes.get_title(loc="left").replace("\n", " ") for axes in drawn.axes}
     assert titles == {f"{problem}, {link}" for _, problem, link in names}
-    assert [text.get_text() for text in drawn.legends[0].get_texts()] == list(dict.fromkeys(one for one, *_ in names))
+    *planners, ideal = [text.get_text() for text in drawn.legends[0].get_texts()]
+    assert planners == list(dict.fromkeys(one for one, *_ in names))
+    assert ideal == "the ideal: computation alone"
+    assert list(data_of(sweep_page(rows))["styles"]) == planners
     assert {one.name for one in standings(rows)} == {one for one, *_ in names}
 
 
@@ -840,11 +843,9 @@ class TestCommand:
         assert run("g.json", "-o", "r.html", "--time-limit", "0") == "greedy on toy, makespan 18 s\nsaved in r.html\n"
         assert data_of(Path("r.html").read_text())["results"][0]["frontier"] is not None
         run("g.json", "-o", "r.html", "--no-compare")
-        assert list(data_of(Path("r.html").read_text())["tables"]) == ["tensors-0", "kinds-0"]
+        assert list(data_of(Path("r.html").read_text())["tables"]) == ["tensors-0"]
         run("g.json", "r2.json", "-o", "r.html")
-        assert list(data_of(Path("r.html").read_text())["tables"]) == [
-            *("tensors-0", "kinds-0", "tensors-1", "kinds-1", "results")
-        ]
+        assert list(data_of(Path("r.html").read_text())["tables"]) == ["tensors-0", "tensors-1", "results"]
         document = json.loads(run("g.json", "r2.json", "-o", "r.html", "--compare", "--time-limit", "0", "--json"))
         assert [one["planner"] for one in document["results"]] == ["greedy", "rotor"]
         assert document["results"][0]["makespan"] == RESULT.makespan
@@ -867,7 +868,7 @@ class TestCommand:
         assert "--output" in run("g.json", status=2)
         assert "FILE..." in run("-o", "r.html", status=2)
         assert "'nowhere'" in run("g.json", "-o", "nowhere/r.html", status=2)
-        assert "time limit" in run("g.json", "-o", "r.html", "--time-limit", "soon", status=2)
+        assert "--time-limit is 'soon'" in run("g.json", "-o", "r.html", "--time-limit", "soon", status=2)
 
     def test_a_store_is_known_by_its_first_bytes(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with sqlite3.connect("grid.json") as store:  # whatever its name
@@ -891,3 +892,93 @@ class TestCommand:
     def test_without_jinja2(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "jinja2", None)
         assert "pip install 'memsched[report]'" in run("g.json", "-o", "r.html", status=1)
+
+
+class Holder:
+    """What has a result, as a plan of memsched.torch."""
+
+    def __init__(self, result: ms.Result) -> None:
+        self.result = result
+
+
+def test_what_has_a_result_is_reported_as_its_result(tmp_path: Path) -> None:
+    write_report(Holder(RESULT), tmp_path / "held.html", compare=False)
+    write_report(RESULT, tmp_path / "own.html", compare=False)
+    assert (tmp_path / "held.html").read_text() == (tmp_path / "own.html").read_text()
+    write_report([Holder(RESULT), RESULT], tmp_path / "two.html")
+    assert len(data_of((tmp_path / "two.html").read_text())["results"]) == 2
+
+
+def test_a_placement_alone_has_a_page(tmp_path: Path) -> None:
+    buffers = [ms.Buffer(0, 4, 8, name=WICKED), ms.Buffer(2, 6, 8), ms.Buffer(5, 9, 3, name="c", stack=("c.py:1 g",))]
+    placement = ms.place(buffers)
+    write_report(placement, tmp_path / "r.html")
+    text = (tmp_path / "r.html").read_text()
+    found = data_of(text)
+    rows = found["tables"]["buffers-0"]["rows"]
+    assert [row[1:5] for row in rows] == [
+        [one.start, one.end, one.size, offset] for one, offset in zip(buffers, placement.offsets, strict=True)
+    ]
+    assert [row[5] for row in rows] == ["", "", "c.py:1 g"]
+    drawn = found["results"][0]["figures"]["addresses"]
+    assert (drawn["height"], drawn["low"], drawn["bytes"]) == (placement.height, [*placement.offsets], [8, 8, 3])
+    assert [tag for tag, _ in Reader(text).tags].count("script") == 3
+    assert "3 buffers" in Reader(text).text
+    with pytest.raises(ms.InvalidInputError, match="compare is True, but a Placement"):
+        write_report(placement, tmp_path / "r.html", compare=True)
+    write_report(ms.place([]), tmp_path / "r.html")
+
+
+def test_tensors_are_counted_in_one_way() -> None:
+    """The table had a row for tensors without bytes, which the words above it did not count."""
+    text = results_page([RESULT], [None])
+    rows = data_of(text)["tables"]["tensors-0"]["rows"]
+    count = len(rows)
+    assert all(row[2] > 0 for row in rows)
+    assert count == sum(one["size"] > 0 for one in RESULT.graph.tensors) < len(RESULT.graph.tensors)
+    said = re.sub(r"\s+", " ", Reader(text).text)
+    assert f"{count} tensors in the order of their first appearance" in said
+    assert f"ops, {count} tensors" in said
+
+
+def test_ops_of_a_chain_are_not_sorted_by_kind() -> None:
+    """They are all of the kind stage."""
+    assert "What each kind of op gives up" not in Reader(results_page([RESULT], [None])).text
+    graph = ms.swap_all(ms.profiles.analytic("vgg16", 8).graph, "80%", 12e9)
+    assert "What each kind of op gives up" in Reader(results_page([graph], [None])).text
+
+
+def test_the_table_and_the_curve_of_a_planner_agree() -> None:
+    """pooch had no plan in the table and points in the picture, as each had a time limit of its own."""
+    curve = ms.frontier(CHAIN, 2.0, planner="greedy", memory=[29, 31, 33])
+    slow, known, fast = curve.results
+    assert slow is not None
+    assert known is not None
+    assert fast is not None
+    assert fast.makespan < slow.makespan
+    outcomes: Any = ms.Comparison(greedy=ms.InfeasibleError("too little", 10**6))
+    assert _agreed(curve, outcomes, 31) == curve
+    assert outcomes["greedy"] is known
+    outcomes["greedy"] = ms.InfeasibleError("too little", 10**6)
+    late = replace(curve, results=(None, None, fast))
+    assert _agreed(late, outcomes, 31) == late
+    assert outcomes["greedy"].min_memory == 33
+    outcomes["greedy"] = known
+    found = _agreed(replace(curve, results=(None, None, None)), outcomes, 31)
+    first, own, more = found.results
+    assert (first, own) == (None, known)
+    assert more is not None
+    assert more.makespan <= known.makespan
+    assert more.device.memory == 33
+    failed: Any = ms.Comparison(greedy=ms.LimitError("too long"))
+    _agreed(curve, failed, 31)
+    assert failed["greedy"] is known
+
+
+def test_a_page_of_a_sweep_says_what_it_is_about() -> None:
+    rows = ms.sweep(["resnet18-224-b32", "resnet34-224-b32"], ["greedy"], memory=["50%"], beta=[12e9]).rows
+    said = re.sub(r"\s+", " ", Reader(sweep_page(rows)).text)
+    assert "sweep of resnet18-224-b32 and resnet34-224-b32" in said
+    assert "In the whole sweep, 2 plans of 1 planner take" in said
+    many = [{**rows[0], "problem": f"p{k}"} for k in range(3)]
+    assert "grid of 3 problems" in re.sub(r"\s+", " ", Reader(sweep_page(many, title="grid")).text)

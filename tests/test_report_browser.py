@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import memsched as ms
+from memsched.show.plots.figure import readable
 from memsched.show.report import write_report, write_sweep_report
 from memsched.support.units import format_bandwidth, format_bytes, format_percent, format_seconds
 from memsched.testing import random_schedule
@@ -265,7 +266,7 @@ def tensors() -> ms.Result:
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 375)])
-@pytest.mark.parametrize("kind", ["one result", "two results", "addresses", "a sweep"])
+@pytest.mark.parametrize("kind", ["one result", "two results", "addresses", "a placement", "a sweep"])
 def test_axe_finds_nothing(
     browser: Any, result: ms.Result, tensors: ms.Result, tmp_path: Path, kind: str, scheme: str, width: int
 ) -> None:
@@ -274,6 +275,8 @@ def test_axe_finds_nothing(
     path = tmp_path / "page.html"
     if kind == "a sweep":
         write_sweep_report(sweep_rows(40), path)
+    elif kind == "a placement":
+        write_report(ms.place([ms.Buffer(k, k + 9, 4, name=f"line {k % 2}") for k in range(30)]), path)
     else:
         results = {"one result": [result], "two results": [result, replace(result)], "addresses": [tensors]}[kind]
         write_report(results, path, compare=False)
@@ -284,7 +287,7 @@ def test_axe_finds_nothing(
     assert [(one["id"], one["help"]) for one in found] == []
     assert seen.page.locator("h1:visible").count() == 1
     figures = seen.page.locator("figure:visible")
-    assert figures.count() == {"one result": 2, "two results": 2, "addresses": 3, "a sweep": 1}[kind]
+    assert figures.count() == {"one result": 2, "two results": 2, "addresses": 3, "a placement": 1, "a sweep": 1}[kind]
     for figure in figures.all():  # one image each, and its name is the sentence above it
         caption = figure.locator("figcaption").inner_text()
         assert len(caption) > 30
@@ -380,9 +383,9 @@ def test_every_row_has_its_name(opened: Any, tensors: ms.Result, tmp_path: Path,
     assert sorted(seen) == list(range(len(names)))
     for row, text in seen.items():
         start, _, end = text.partition("…")
-        assert names[row].startswith(start)
-        assert names[row].endswith(end)
-        assert (len(start) + len(end) >= 8) or text == names[row]
+        assert readable(names[row]).startswith(start)
+        assert readable(names[row]).endswith(end)
+        assert (len(start) + len(end) >= 8) or text == readable(names[row])
     region.focus()
     page.keyboard.press("Home")
     page.wait_for_function(f"() => Math.abs({first}) < 0.1")
@@ -497,7 +500,15 @@ def test_tables_are_searched_and_sorted(opened: Any, report: Path) -> None:
         table.locator("button").click()
     lines = Path(waited.value.path()).read_bytes().decode().split("\r\n")
     assert len(lines) == len(rows) + 1
-    assert lines[0].startswith('"tensor","role","bytes"')
+    assert lines[0].startswith('"tensor","role","bytes","what happens","written (seconds)"')
+    assert waited.value.suggested_filename == "pofo-on-resnet18-224-b32-tensors.csv"
+    assert one.page.evaluate("['=1+1', \"'@x\", '-3', 'plain', -3].map(spreadsheet)") == [
+        "'=1+1",
+        "''@x",
+        "'-3",
+        "plain",
+        "-3",
+    ]
 
 
 def test_wicked_names_stay_text(opened: Any, tmp_path: Path) -> None:
@@ -645,7 +656,7 @@ def test_a_sweep_of_many_points_is_chosen_from_searched_and_scrolled(opened: Any
     write_sweep_report(rows, path, title=WICKED)
     one = opened(path)
     page = one.page
-    assert page.locator("h1").inner_text() == WICKED
+    assert page.locator("h1").inner_text() == f"{WICKED} of 3 problems"
     planned = sum(row["status"] == "planned" for row in rows)
     assert dict(figures_of(page, ".tiles"))[str(planned)] == str(planned)
     options = page.locator("#problem option").all_inner_texts()
@@ -704,3 +715,28 @@ def test_a_curve_of_a_sweep_is_of_one_link(opened: Any, tmp_path: Path) -> None:
         page.locator("#link").select_option(label=link)
         drawn = page.evaluate("document.querySelector('.sweep.figure').data.map((trace) => trace.y)")
         assert drawn == [[row["makespan"] / row["ideal"] for row in own]]
+
+
+def test_the_legend_shows_lines_and_symbols_as_they_are_drawn(opened: Any, report: Path) -> None:
+    """The star of the picture was a square in the legend, and two dashed lines looked alike."""
+    page = opened(report).page
+    page.locator(".frontier").scroll_into_view_if_needed()
+    entries = page.locator("figure:has(.frontier) .legend li")
+    swatches = {entry.inner_text(): entry.locator("svg") for entry in entries.all()}
+    drawn = page.evaluate("document.querySelector('.frontier.figure').data.map((one) => one.marker.symbol ?? '')")
+    shapes = {}
+    for (name, swatch), symbol in zip(swatches.items(), drawn, strict=True):
+        mark = swatch.locator(".mark")
+        shapes[name] = mark.get_attribute("d") if mark.count() else None
+        assert (shapes[name] is None) == (symbol == "")
+        if symbol:
+            points = page.locator(f".frontier .scatterlayer .trace >> nth={drawn.index(symbol)} >> .point").first
+            assert points.get_attribute("d") == shapes[name]
+    marks = [shape for shape in shapes.values() if shape]
+    assert len({*marks}) == len(marks) > 3
+    dashes = [swatch.locator("path").first.get_attribute("stroke-dasharray") for swatch in swatches.values()]
+    bounds = [dash for name, dash in zip(swatches, dashes, strict=True) if name.startswith("lower bound")]
+    assert len({*bounds}) == len(bounds) == 2
+    assert None not in bounds
+    page.locator("figure:has(.frontier) .legend button").first.click()
+    assert page.locator("figure:has(.frontier) .legend .mark").count() == len(marks)

@@ -126,29 +126,41 @@ BAD = {
     "no TOML": ("problems = [", "is not valid TOML"),
     "nothing": ("", "lacks 'problems'"),
     "no memory": ('problems = ["x"]', "lacks 'memory'"),
-    "unknown key": (SMALL + "memroy = 3", "unknown key 'memroy'; there are problems, planners, memory"),
-    "unknown key of the device": (SMALL + "[device]\nspeed = 3", "device of 'spec.toml' has the unknown key 'speed'"),
-    "problems": ("problems = 3\nmemory = [1]", "problems of 'spec.toml' is 3"),
-    "empty problems": ("problems = []\nmemory = [1]", "problems of 'spec.toml' is \\[\\]"),
-    "planners": (SMALL.replace('["greedy", "rotor"]', "[1]"), "planners of 'spec.toml' is \\[1\\]"),
-    "memory": ('problems = ["x"]\nmemory = [true]', "memory of 'spec.toml' is \\[True\\]"),
-    "a date": ('problems = ["x"]\nmemory = 1979-05-27', "memory of 'spec.toml' is datetime"),
+    "unknown key": (SMALL + "memroy = 3", "unknown key 'memroy'; did you mean 'memory'"),
+    "unknown key of the device": (
+        SMALL + "[device]\nspeed = 3",
+        "device has the unknown key 'speed'; the keys are duplex",
+    ),
+    "problems": ("problems = 3\nmemory = [1]", "'spec.toml': problems is 3"),
+    "empty problems": ("problems = []\nmemory = [1]", "'spec.toml': problems is \\[\\]"),
+    "planners": (SMALL.replace('["greedy", "rotor"]', "[1]"), "'spec.toml': planners is \\[1\\]"),
+    "memory": ('problems = ["x"]\nmemory = [true]', "'spec.toml': memory is \\[True\\]"),
+    "a date": ('problems = ["x"]\nmemory = 1979-05-27', "'spec.toml': memory is datetime"),
     "half a range": ('problems = ["x"]\nmemory = {from = 1, to = 2}', "lacks 'points'"),
-    "one point": ('problems = ["x"]\nmemory = {from = 1, to = 2, points = 1}', "points of memory of 'spec.toml' is 1"),
+    "one point": ('problems = ["x"]\nmemory = {from = 1, to = 2, points = 1}', "points of memory is 1"),
     "mixed range": ('problems = ["x"]\nmemory = {from = "1%", to = 2, points = 3}', "both must be percentages"),
     "bad percentage": (
         'problems = ["x"]\nmemory = {from = "x%", to = "2%", points = 3}',
         "'x%', which is not a num",
     ),
     "nan": ('problems = ["x"]\nmemory = {from = "nan%", to = "2%", points = 3}', "'nan%', which is not a number"),
-    "options": (SMALL + "options = 3", "options of 'spec.toml' is 3"),
+    "options": (SMALL + "options = 3", "options is 3"),
     "flat options": (SMALL + "[options]\nslots = 3", "write a table for each planner"),
-    "flag": (SMALL + "shared_tables = 1", "shared_tables of 'spec.toml' is 1"),
-    "duplex": (SMALL + "[device]\nduplex = 1", "duplex of device of 'spec.toml' is 1"),
-    "device": (SMALL + "device = 3", "device of 'spec.toml' is 3"),
+    "flag": (SMALL + "shared_tables = 1", "shared_tables is 1"),
+    "duplex": (SMALL + "[device]\nduplex = 1", "duplex of device is 1"),
+    "device": (SMALL + "device = 3", "device is 3"),
     "planner": (SMALL.replace("rotor", "motor"), "planner is 'motor'"),
     "profile": (SMALL.replace("resnet18", "resnet19"), "resnet19"),
     "bandwidth": (SMALL + 'bandwidth = ["12GB"]', "not bytes per second"),
+    "plain numbers": ('problems = ["resnet18-224-b32"]\nmemory = [50]', 'memory has 50, .* did you mean "50%"'),
+    "a plain range": (
+        'problems = ["resnet18-224-b32"]\nmemory = {from = 10, to = 90, points = 3}',
+        'did you mean "10%"',
+    ),
+    "several, in the order of the file": (
+        'problms = ["resnet18-224-b32"]\nplanners = ["gredy"]\nmemory = ["lots"]\nbandwidth = ["12Gb/s"]\n',
+        "'problms'; did you mean 'problems'.*'gredy'; did you mean 'greedy'.*'lots'.*'12Gb/s'.*it lacks 'problems'",
+    ),
 }
 
 
@@ -171,16 +183,20 @@ def test_bad_descriptions_are_told_in_one_line_and_leave_nothing(case: str, tmp_
         (["spec.toml", "-o", "a.xls"], "must end in .parquet or .csv"),
         (["spec.toml", "-o", "no/a.csv"], "'no' is not a directory"),
         (["spec.toml", "--store", "no/a.sqlite"], "'no' is not a directory"),
-        (["spec.toml", "--store", "other.toml"], "not a database"),
+        (["spec.toml", "--store", "other"], "not a database"),
         (["spec.toml", "-o", "a.csv", "--plot", "a.gif"], "a.gif"),
-        (["spec.toml", "--store", "a.csv", "-o", "./a.csv"], "'./a.csv' is given twice"),
+        (
+            ["spec.toml", "--store", "a.csv", "-o", "b.csv"],
+            "'a.csv' would hold an SQLite database, but is named as a table",
+        ),
+        (["spec.toml", "--plot", "./a.png", "-o", "a.csv", "--store", "a.png"], "named as a picture"),
         (["spec.toml", "-o", "a.csv", "--jobs", "0"], "--jobs"),
         (["spec.toml", "-o", "a.csv", "--processes", "--dask", "tcp://x:1"], "not both"),
     ],
 )
 def test_bad_arguments(arguments: list[str], message: str) -> None:
-    expected = 1 if "database" in message else 2
-    Path("other.toml").write_text("This is no database. " * 100)
+    expected = 1 if message == "not a database" else 2
+    Path("other").write_text("This is no database. " * 100)
     assert message in run(*arguments, status=expected).output
 
 
@@ -194,7 +210,9 @@ def test_a_problem_is_not_replaced_by_the_table() -> None:
 def test_a_sweep_from_start_to_end() -> None:
     text = run("spec.toml", "--store", "a.sqlite", "-o", "a.csv", "--plot", "a.png", "--jobs", "2").output
     assert "4 points in" in text
-    assert "4 planned, 0 infeasible, 0 failed, in 'a.sqlite'" in text
+    assert "4 planned, 0 infeasible, 0 failed" in text
+    assert "saved in a.sqlite: memsched report a.sqlite -o sweep.html shows them" in text
+    assert text.splitlines()[-2:] == ["saved in a.csv", "saved in a.png"]
     assert len(Path("a.csv").read_text().splitlines()) == 5
     assert Path("a.png").stat().st_size > 10_000
     table = ms.read_store("a.sqlite")
@@ -206,7 +224,7 @@ def test_a_sweep_from_start_to_end() -> None:
 
 
 def test_the_exit_status_tells_what_became_of_the_whole() -> None:
-    Path("spec.toml").write_text('problems = ["resnet18-224-b32"]\nplanners = ["greedy"]\nmemory = [1, 2]\n')
+    Path("spec.toml").write_text('problems = ["resnet18-224-b32"]\nplanners = ["greedy"]\nmemory = ["1kB", "2kB"]\n')
     output = run("spec.toml", "-o", "a.csv", status=3).output
     assert "2 infeasible" in output
     assert output.splitlines()[-1].startswith("error: no point has a plan: greedy has no plan")

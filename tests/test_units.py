@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 import memsched as ms
 from memsched.problems import budget
 from memsched.problems.budget import memory_percent, parse_memory
+from memsched.study.sweep.names import link_of
 from memsched.support import units
+from memsched.support.documents import write_device
 from memsched.support.units import (
     exact_bytes,
     format_bandwidth,
@@ -109,7 +111,7 @@ def test_commas_between_thousands_are_read(text: str, count: int) -> None:
 
 @pytest.mark.parametrize("text", ["1,5GB", "0,500GB", "1,50MB", "1500,000kB"])
 def test_other_commas_must_be_points(text: str) -> None:
-    with pytest.raises(ms.InvalidInputError, match="whose comma must be a point"):
+    with pytest.raises(ms.InvalidInputError, match="with a comma for the decimal point"):
         parse_bytes(text)
 
 
@@ -208,7 +210,8 @@ def test_a_link_has_words_for_all_that_it_is() -> None:
         for host in (None, 5)
     ]
     told = [format_link(one) for one in known]
-    assert len(set(told)) == len(told)
+    assert len(set(told)) == len({link_of({"bandwidth": one.d2h, "device": write_device(one)}) for one in known})
+    assert format_link(ms.Device(1, 0.0, duplex=True, latency=1.0, host_memory=5)) == "no link"
     assert {"no link", "a free link", "2 B/s, one direction at a time", "2 B/s in both directions at once"} < {*told}
     assert "2 B/s to the host, a free link back, both directions at once, latency 1 s" in told
 

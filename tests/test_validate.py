@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import memsched as ms
 from memsched.errors import ScheduleError
 from memsched.validation.execution import check_intervals, execute
 from memsched.validation.plan import check_plan, checked, validate
@@ -317,7 +318,7 @@ def test_sweep_counts_bytes_and_addresses_in_time() -> None:
     small = copy.deepcopy(CHAIN)
     small["tensors"][-1]["size"] = 1
     plenty = execute(Replay(small, plan(SWAP, 100), device()))
-    with pytest.raises(ScheduleError, match="10 bytes are held, 9 are there"):
+    with pytest.raises(ScheduleError, match="10 bytes are held, 9 bytes are there"):
         check_intervals(Replay(small, plan(SWAP, 19), device()), *plenty)
     steps = [*ADDRESSED[:6], {"prefetch": "a1", "at": 5}, ADDRESSED[7]]
     fluid = execute(Replay(CHAIN, plan(SWAP, 100), device()))
@@ -519,3 +520,32 @@ def test_more_memory_is_never_slower_and_too_little_is_refused(instance: Any, mo
     assert tight.peak_memory <= need
     with pytest.raises(ScheduleError):
         check_plan(document, schedule | {"budget": need - 1}, machine)
+
+
+def test_a_plan_of_another_problem_says_so_first() -> None:
+    """The first thing that did not fit was told, be it a budget or an op."""
+    mine, other = (ms.profiles.load(name) for name in ("resnet18-224-b32", "resnet101-224-b32"))
+    result = ms.greedy(mine, "60%", "12GB/s")
+    for check, told in (
+        (ms.validate, "^The plan was made for 'resnet18-224-b32', not for 'resnet101-224-b32'. Step 7 "),
+        (ms.simulate, "^the schedule was made for 'resnet18-224-b32', not for 'resnet101-224-b32'; step 7: "),
+    ):
+        with pytest.raises(ScheduleError, match=told) as error:
+            check(other, result.schedule, result.device)
+        assert error.value.step == 7
+    with pytest.raises(ms.InvalidInputError, match=r"schedule is a Result, .*; give it alone, or its .schedule"):
+        ms.validate(other, result)
+
+
+def test_bytes_in_errors_are_readable_and_exact() -> None:
+    chain = ms.profiles.load("resnet18-224-b32")
+    schedule = ms.greedy(chain, "60%", "12GB/s").schedule
+    for check, told in (
+        (
+            ms.validate,
+            r"needs 36.76 MiB \(38,541,312 bytes\), but of the budget of 572.2 MiB \(600,000,000 bytes\) only ",
+        ),
+        (ms.simulate, r"needs \S+ MiB \([\d,]+ bytes\), but \S+ MiB \([\d,]+ bytes\) of 483 MiB \(506,443,296 bytes\)"),
+    ):
+        with pytest.raises(ScheduleError, match=told):
+            check(chain, schedule, ms.Device("600MB", "12GB/s"))

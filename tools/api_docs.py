@@ -153,6 +153,7 @@ NOTES = {
 
 TYPES = {
     "Problem": "`Chain`, `Graph` or `GraphFamily`.",
+    "Planned": "A `Result`, or what has one as `.result`, such as a `TorchPlan`.",
     "ChunkLike": 'None, a number of bytes, a text such as `"16MiB"`, or `"storage"`.',
     "Quantity": 'Bytes, bytes per second or seconds: a number, or a text such as `"6GiB"`, `"12GB/s"` or `"2 ms"`. '
     'Where a problem is given, a memory may be a share such as `"40%"`.',

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import pickle
 import re
 import sys
 import tempfile
@@ -24,14 +25,15 @@ import memsched as ms
 from memsched.cli.app import command_line
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "mistakes.md"
-CHAIN = "resnet101-224-b32"
+CHAIN, OTHER = "resnet101-224-b32", "resnet18-224-b32"
 
 HEAD = """# Mistakes, and what memsched says
 
 Each of these was typed by somebody. The messages name what is wrong, its value and the remedy, and nothing is left half
 written. `tools/mistakes.py` makes them all again and writes this page.
 
-In Python, `chain` is the profile `resnet101-224-b32`, and `graph` the graph `resnet50-224-b128-f32`.
+In Python, `chain` is the profile `resnet101-224-b32`, `other` the profile `resnet18-224-b32`, and `graph` the graph
+`resnet50-224-b128-f32`.
 """
 
 QUANTITIES = [
@@ -58,7 +60,10 @@ QUANTITIES = [
 NAMES = [
     'ms.plan(chain, "40%", "12GB/s", planner="dynprg")',
     'ms.compare(chain, "40%", "12GB/s", planners=["greedy", "dynprgo"])',
-    'ms.compare(chain, "40%", "12GB/s", planners="greedy")',
+    'ms.compare(chain, "40%", "12GB/s", planners="greedy,rottor")',
+    'ms.sweep(chain, budgets=["40%"])',
+    'ms.write_placement(ms.place([ms.Buffer(0, 2, 3)]), "placed.csv")',
+    'ms.write_report("page.html", ms.greedy(chain, "60%", "12GB/s"))',
     'ms.profiles.load("resnet101")',
     'ms.profiles.load_graph("resnet50-224")',
     'ms.min_memory(chain, "rottor")',
@@ -83,6 +88,10 @@ PROBLEMS = [
     'ms.Chain.from_json({"name": "mine"})',
     'ms.Chain.load("no/such/file.json")',
     'ms.Chain.from_csv("times.csv")',
+    'ms.Chain.from_frame({"forward": [None, 1], "backward": [None, 1], "activations": [4, 4]})',
+    'ms.Chain.load("snapshot.pickle")',
+    'ms.Chain.load("rows.sqlite")',
+    'ms.read_snapshot("bare.json")',
     'ms.Graph([{"name": "x", "size": 4, "role": "output"}], [])',
     'ms.Graph([], [{"name": "F", "phase": "fwd", "reads": ["x"], "writes": [], "choices": []}])',
     "ms.Graph.from_networkx({1: [2]})",
@@ -98,7 +107,11 @@ RESULTS = [
     'ms.rotor(chain, "0%")',
     'ms.Result.load("bare.json")',
     'ms.sweep(chain, ["greedy", "dynprg"], memory=["40%"])',
-    'ms.read_store("rows.sqlite")',
+    'ms.read_store("none.sqlite")',
+    'ms.read_store("bare.json")',
+    'ms.validate(chain, ms.greedy(chain, "60%", "12GB/s"))',
+    'ms.validate(chain, ms.greedy(other, "60%", "12GB/s").schedule, ms.Device("4GiB", "12GB/s"))',
+    'ms.simulate(chain, ms.greedy(chain, "60%", "12GB/s").schedule, ms.Device("2GB", "12GB/s"))',
     'ms.dynprog(chain, "40%")',
     'ms.dynprog(chain, "40%", "12GB/s", slots=0)',
     "ms.validate(chain)",
@@ -118,7 +131,12 @@ COMMANDS = [
     f"plann {CHAIN} -m 40%",
     f"plan {CHAIN} -m 10MiB",
     f"plan {CHAIN} 40%",
+    f"frontier {CHAIN} -m 40%",
+    f"order {CHAIN} --method lsted",
+    f"plan {CHAIN} -m",
+    "-m 40% plan",
     "plan missing.json -m 40%",
+    "plan rows.sqlite -m 40%",
     "plan empty.json -m 40%",
     "report bare.json -o report.html",
     "plan times.csv -m 40%",
@@ -127,6 +145,10 @@ COMMANDS = [
     f"plot {CHAIN} -m 40% -o plan.docx",
     "validate times.csv",
     "sweep missing.toml -o rows.csv",
+    "sweep bad.toml -o rows.csv",
+    "sweep plain.toml -o rows.csv",
+    f"compare {CHAIN} -m 40% -o figures.png",
+    "sweep plain.toml --store rows.csv",
     f"plan {CHAIN} -m 40% -o no/such/folder/plan.json",
     f"plan {CHAIN} -m 40% --time-limit fast",
     "place times.csv",
@@ -172,6 +194,10 @@ def among_files() -> Iterator[None]:
         os.chdir(folder)
         Path("times.csv").write_text("layer,forward,backward\nconv1,0.1,0.2\n", encoding="utf-8")
         Path("empty.json").touch()
+        Path("snapshot.pickle").write_bytes(pickle.dumps({"segments": []}))
+        Path("bad.toml").write_text('problms = "gpt2"\nplanners = "gredy"\nmemory = "lots"\n', encoding="utf-8")
+        Path("plain.toml").write_text(f'problems = "{CHAIN}"\nmemory = 50\n', encoding="utf-8")
+        ms.sweep(CHAIN, "greedy", memory=["100%"], store="rows.sqlite")
         ms.greedy(ms.profiles.load(CHAIN), "60%", "12GB/s").schedule.save("bare.json")
         try:
             yield
@@ -182,6 +208,7 @@ def among_files() -> Iterator[None]:
 def page() -> str:
     """The text of the page."""
     names = {"ms": ms, "chain": ms.profiles.load(CHAIN), "graph": ms.profiles.load_graph("resnet50-224-b128-f32")}
+    names["other"] = ms.profiles.load(OTHER)
     parts = [HEAD]
     with among_files():
         for title, lines in SECTIONS.items():

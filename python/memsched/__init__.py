@@ -26,6 +26,7 @@ from memsched.problems.bounds import Bounds, bounds
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import peak_memory, simulate, to_graph
 from memsched.result import Result
+from memsched.show.frames import chain_columns, placement_columns
 from memsched.study.addresses import place, with_addresses
 from memsched.study.compare import compare, plan
 from memsched.study.comparison import Comparison
@@ -34,7 +35,7 @@ from memsched.study.frontier import Frontier, frontier
 from memsched.study.sweep.api import plan_again, read_store, sweep
 from memsched.study.sweep.table import Sweep, SweepProgress
 from memsched.support.arguments import public
-from memsched.support.views import Shown
+from memsched.support.views import Shown, Tabular
 from memsched.validation.placement import validate_placement
 from memsched.validation.plan import ValidationReport, validate
 
@@ -50,12 +51,22 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# The validator knows nothing of the package, so what it lacks is added here.
+# The validator and the core know nothing of the package, so what they lack is added here.
 for _verb in (validate, validate_placement):
     _told = public(_verb)
     setattr(sys.modules[_verb.__module__], _verb.__name__, _told)
     globals()[_verb.__name__] = _told
-ValidationReport._repr_html_ = Shown._repr_html_  # type: ignore[attr-defined]  # as above
+_table: dict[str, object] = {"_repr_html_": Shown._repr_html_}
+_frames: dict[str, object] = {"to_pandas": Tabular.to_pandas, "to_polars": Tabular.to_polars}
+for _class, _views in (
+    (Chain, {**_table, **_frames, "_columns": chain_columns}),
+    (Graph, _table),
+    (Placement, {**_frames, "_columns": placement_columns}),
+    (Schedule, _table),
+    (ValidationReport, {**_table, "__str__": Shown.__str__}),
+):
+    for _name, _view in _views.items():
+        setattr(_class, _name, _view)
 
 __all__ = [
     "Bounds",

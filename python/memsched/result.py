@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ from memsched.support.documents import (
     read_document,
     read_plan,
 )
-from memsched.support.views import Columns, Drawn, Printed, Tabular
+from memsched.support.views import Columns, Drawn, Tabular
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -61,7 +61,7 @@ def _own(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result(Saved, Tabular, Drawn, Printed):
+class Result(Saved, Tabular, Drawn):
     """A plan and its figures.
 
     `print` gives a summary; `plot` draws it as `memsched.plot` does; `to_pandas` and `to_polars` give a row for each
@@ -267,6 +267,26 @@ class Result(Saved, Tabular, Drawn, Printed):
             f"Result(planner={self.planner!r}, makespan={self.makespan:.6g}, peak_memory={self.peak_memory}, "
             f"gap={self.gap:.2%}, offloaded={len(self.offloaded)}, recomputed={len(self.recomputed)})"
         )
+
+
+class HasResult(Protocol):
+    """What has a result, as the plans of `memsched.torch` have."""
+
+    @property
+    def result(self) -> Result: ...
+
+
+Planned: TypeAlias = Result | HasResult
+
+
+def results_in(value: Any) -> Any:
+    """The result in place of what has one, also within a list; anything else stays, to be refused by who takes it."""
+    return [_result_in(one) for one in value] if isinstance(value, list | tuple) else _result_in(value)
+
+
+def _result_in(value: Any) -> Any:
+    found = None if isinstance(value, type) else getattr(value, "result", None)
+    return found if isinstance(found, Result) else value
 
 
 def _bounded(read: Document, old: bool) -> Document:

@@ -236,7 +236,8 @@ def run_in_arena(name: str, schedule: ms.Schedule, *, call_by_call: bool) -> Ste
     assert counts.planned == (len(size) + len(inside), sum(size) + sum(one.bytes for one in inside))
     copies = COPIES.get(name, 0)
     assert counts.let_pass == (1 + copies, 4 + 64 * copies)  # the loss, and the copies
-    assert counts.other == (2, 16 + 4)  # the marker by which the backward is found, and the gradient of the loss
+    marked = any(True for _ in step.model.buffers())  # AOTAutograd calls a graph that changes buffers
+    assert counts.other == ((2, 16 + 4) if marked else (1, 4))  # its marker, and the gradient of the loss
     assert counts.strange == (0, 0)
     assert counts.overlaps == 0
     assert arena.is_sound()
@@ -308,7 +309,7 @@ def test_times_of_both_allocators() -> None:
     assert found.arena_bytes == schedule.budget - step.graph.resident
     assert found.default_step > 0 < found.arena_step
     requests = sum(len(asked) for half in step.halves(schedule) for asked in half.asked.values())
-    assert found.calls == requests + 2 > found.planned + 2 > 2
+    assert found.calls == requests + 1 > found.planned + 1 > 1
 
 
 # The allocator itself.

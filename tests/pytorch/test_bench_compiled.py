@@ -16,8 +16,10 @@ def test_a_tiny_network(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     with (tmp_path / "compiled.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    ours = [row for row in rows if row["method"].startswith("ours")]
+    ours = [row for row in rows if row["method"].startswith("ours at")]
     assert ours
     assert not any(row["differs"] for row in rows)
     assert all(int(row["peak"]) <= int(row["budget"]) for row in ours)
+    small = {row["method"]: float(row["ratio"]) for row in rows if row["network"] == "4 x 16, batch 8"}
+    assert set(small) == {"plain", "Dynamo", "AOTAutograd", "ours"}
     assert "## Goals" in (tmp_path / "compiled.md").read_text(encoding="utf-8")

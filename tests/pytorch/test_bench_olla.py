@@ -270,4 +270,4 @@ def test_the_report(tmp_path: Path) -> None:
     (row,) = text.split("## Time in the allocator (Figure 14)\n")[1].split("\n\n")[1].splitlines()[2:]
     _, network, batch, requests, planned, *_ = (cell.strip() for cell in row.split("|"))
     assert (network, batch) == ("Transformer, 1+1 layers", "2")
-    assert int(planned) == int(requests) - 3  # the loss, its gradient, and a marker between forward and backward
+    assert int(planned) == int(requests) - 2  # the loss, and its gradient

@@ -116,6 +116,32 @@ def names(module: fx.GraphModule) -> list[str]:
     return [getattr(n.target, "__name__", str(n.target)) for n in module.graph.nodes if n.op.startswith("call")]
 
 
+def test_a_linear_layer_is_one_call_and_its_bias_is_summed_without_a_view() -> None:
+    """They reach the same kernels."""
+    weight, bias = torch.randn(3, 6), torch.randn(3)
+
+    def build(graph: fx.Graph, x: fx.Node) -> Any:
+        parts = [graph.placeholder("weight"), graph.placeholder("bias")]
+        parts.append(graph.call_function(aten.t.default, (parts[0],)))
+        made = graph.call_function(aten.addmm.default, (parts[1], x, parts[2]))
+        total = graph.call_function(aten.sum.dim_IntList, (made, [0], True))
+        view = graph.call_function(aten.view.default, (total, [3]))
+        for node, value in zip(
+            (*parts, made, total), (weight, bias, weight.t(), X @ weight.t(), bias[None]), strict=True
+        ):
+            node.meta["val"] = value
+        return (view,)
+
+    modules = traced(build)
+    found = []
+    for module in modules:
+        with torch.no_grad(), Calls() as calls:
+            found.append((module(X, weight, bias)[0], calls.seen))
+    assert names(modules[1]) == ["linear", "sum"]
+    assert torch.equal(found[0][0], found[1][0])
+    assert found[0][1] == [*found[1][1], aten.view.default]
+
+
 def test_views_that_change_nothing_are_not_made() -> None:
     def build(graph: fx.Graph, x: fx.Node) -> Any:
         twice = graph.call_function(aten.t.default, (graph.call_function(aten.t.default, (x,)),))

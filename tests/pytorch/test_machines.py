@@ -29,7 +29,8 @@ def test_a_name_alone_means_the_usual_link(name: str) -> None:
         ("v100:", ["no link", "pcie3, pcie4, pcie5, nvlink"]),
         ("v100:usb", ["'usb'", "pcie3, pcie4, pcie5, nvlink"]),
         ("v100:pcie3:pcie4", ["'pcie3:pcie4'", "pcie3, pcie4"]),
-        (7, ["7", "not a text"]),
+        (7, ["7", "no name of a machine", "v100, a100"]),
+        ("cuda", ["'cuda'", '"here" is the device that the model is on', "v100, a100"]),
     ],
 )
 def test_what_is_unknown_is_refused_with_what_there_is(text: object, words: list[str]) -> None:

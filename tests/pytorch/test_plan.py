@@ -159,7 +159,9 @@ def test_verify_sees_a_step_above_its_budget(
 ) -> None:
     plan = make(model, x)
     monkeypatch.setattr(type(plan.plan), "process_bytes", lambda self, counted: counted + 2**30)
-    with pytest.raises(MemschedError, match=r"the step used \d+ bytes of a budget of \d+"):
+    with pytest.raises(
+        MemschedError, match=r"the step used .* bytes\) of a budget of .* bytes\); raise reserve=\.\.\. by"
+    ):
         plan.verify(model, (x,))
 
 
@@ -390,7 +392,7 @@ def test_too_small_a_budget_names_one_that_is_enough(model: nn.Sequential, x: to
         with pytest.raises(InfeasibleError, match="too small for the step") as caught:
             make(model, x, budget, bandwidth=0)
         make(model, x, caught.value.min_memory, bandwidth=0).verify(model, (x,))
-    (percent,) = re.findall(r'"(\d+%)"', str(caught.value))
+    (percent,) = re.findall(r"selective needs (\d+%) ", str(caught.value))
     enough = make(model, x, percent, bandwidth=0)
     assert enough.result.device.memory == caught.value.min_memory < make(model, x, "100%").peak_memory
 
@@ -429,7 +431,7 @@ def test_what_is_no_model_is_named(x: torch.Tensor) -> None:
         ms.torch.plan(blocks(), x, budget="50%")
     with pytest.raises(InvalidInputError, match="model is a function"):
         ms.torch.plan(make, (x,), budget="50%")
-    with pytest.raises(InvalidInputError, match="no result of the model needs a gradient"):
+    with pytest.raises(InvalidInputError, match="Sequential trains nothing: all its parameters are frozen"):
         make(blocks().requires_grad_(False), x)
 
 

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 import memsched as ms
 import memsched.torch
 from memsched.cli.app import command_line
+from memsched.study.fit import OFFLOADED, Fit, Steady, Way
 from memsched.torch import zoo
 from memsched.torch.batches import OtherBatchError, told_of
 from memsched.torch.meter import Meter
@@ -247,6 +248,54 @@ def test_a_fault_of_ours_at_another_batch_is_not_taken_for_the_models() -> None:
         raise ValueError("a shape")
 
 
+def test_where_the_plain_step_fits_there_is_nothing_to_do() -> None:
+    """It listed ways that are of no use, with a micro-batch that needs more."""
+    model, args = layers(), (torch.randn(64, 32),)
+    stepping = torch.optim.AdamW(model.parameters())
+    asked: dict[str, Any] = {"memory": "1MB", "device": "v100", "optimizer": stepping}
+    found = fit(model, args, **asked)
+    assert found.fits
+    assert found.next_step == "nothing: train as it is"
+    plain, *others = found.ways
+    assert [one.name for one in others] == ["recompute", "recompute and offload"]
+    assert all(one.note == "for larger batches" for one in others)
+    assert all((one.largest_batch or 0) > (plain.largest_batch or 0) >= 64 for one in others)
+    assert [one.name for one in fit(model, args, **asked, largest=False).ways] == ["plain"]
+
+
+def test_where_it_does_not_fit_the_next_step_is_told() -> None:
+    model, args = layers(64, 10), (torch.randn(512, 64),)
+    stepping = torch.optim.SGD(model.parameters())
+    asked: dict[str, Any] = {"device": "v100:pcie3", "optimizer": stepping, "largest": False}
+    needed = fit(model, args, memory="1GB", **asked).peak_memory
+    for memory, written in ((needed * 3 // 4, str(needed * 3 // 4)), ("2.1MB", '"2.1MB"')):
+        found = fit(model, args, memory=memory, **asked)
+        assert not found.fits
+        best = min((one for one in found.ways if one.fits), key=lambda one: one.makespan or 0)
+        assert found.next_step.startswith(f"{best.name}, the fastest that fits: torch.compile(")
+        assert f'{{"budget": {written}, "optimizer": optimizer' in found.next_step
+    found = fit(model, args, memory="20kB", device="v100:pcie3", optimizer=stepping)
+    least = min(one.peak_memory for one in found.ways)
+    assert found.next_step.startswith("give at least ")
+    assert f" kB ({least:,} bytes), by the way " in found.next_step
+
+
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [("4 micro-batches", "split the batch into 4 parts"), (OFFLOADED, "state on the host, by a library")],
+)
+def test_each_way_that_fits_may_be_the_next_step(way: str, words: str) -> None:
+    part = dict.fromkeys(("parameters", "buffers", "inputs", "optimizer", "gradients"), 0)
+    ways = (
+        Way(name="plain", fits=False, peak_memory=9_000, makespan=None),
+        Way(name=way, fits=True, peak_memory=4_000, makespan=1.0),
+        Way(name="recompute", fits=True, peak_memory=4_000, makespan=2.0),
+    )
+    counted = Steady(**part, peak_forward_backward=9_000, peak_update=0)
+    found = Fit(name="model", memory=5_000, times="made up", steady=counted, ways=ways)
+    assert words in found.next_step
+
+
 def test_what_is_reserved_counts() -> None:
     model, args = layers(64, 6), (torch.randn(8, 64),)
     plain = fit(model, args, memory="250kB", device="v100", largest=False)
@@ -342,12 +391,10 @@ def test_what_does_not_run_without_data_is_told() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return super().forward(x) @ x
 
-    for model, words in (
-        (Values(8, 8), "looks at values of tensors"),
-        (Wrong(8, 8), "does not run on tensors without"),
-    ):
-        with pytest.raises(memsched.torch.CaptureError, match=words):
-            steady(model, (torch.randn(4, 8),), {}, None, None)
+    with pytest.raises(memsched.torch.CaptureError, match="looks at values of tensors"):
+        steady(Values(8, 8), (torch.randn(4, 8),), {}, None, None)
+    with pytest.raises(ms.InvalidInputError, match=r"Wrong cannot run on float32 4x8: .*test_preflight\.py, line"):
+        fit(Wrong(8, 8), (torch.randn(4, 8),), memory="1MB", device="v100")
 
 
 def test_on_a_gpu_that_is_named_its_kernels_count() -> None:
@@ -380,6 +427,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeyp
     assert command_line([*given, "-o", "a.png"], standalone_mode=False) in (None, 0)
     said = capsys.readouterr().out
     assert "does not fit" in said
+    assert "what to do" in said
     assert "recompute" in said
     assert "largest batch" in said
     assert "saved in a.png" in said

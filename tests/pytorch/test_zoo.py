@@ -64,11 +64,30 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
         def needy(width):
             return nn.Linear(width, 2)
+
+        class Net(nn.Linear):
+            def __init__(self, width=4):
+                super().__init__(width, 2)
+
+        made = nn.Linear(4, 2)
     """
     (tmp_path / f"{name}.py").write_text(textwrap.dedent(source), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, name, raising=False)
     return name
+
+
+@pytest.mark.parametrize("form", ["{module}", "{module}.py", "./{module}.py"])
+@pytest.mark.parametrize(
+    ("name", "width"), [("plain", 4), ("needy?width=3", 3), ("Net", 4), ("Net?width=5", 5), ("made", 4)]
+)
+def test_a_function_a_class_and_a_model_of_a_file_or_module(module: str, form: str, name: str, width: int) -> None:
+    """`nets.py:resnet` named no module, and a model in place of a function ended in a raw TypeError."""
+    spec = f"{form.format(module=module)}:{name}"
+    for _ in range(2):  # a model that is there already is left as it was
+        built = zoo.build(spec, f"6x{width}", fake=FakeTensorMode())
+        assert built.model(*built.args).shape == (6, 2)
+    assert type(sys.modules[module].made.weight) is torch.nn.Parameter
 
 
 @torchvision
@@ -200,19 +219,34 @@ def test_fake_cuda_needs_a_gpu(module: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("resnet18", "the model is 'resnet18', which has no family or no name; write torchvision:resnet101"),
-        ("a/b.py:make", "which has no family or no name"),
-        ("torchvison:resnet18", "no module 'torchvison'; near: torchvision; write"),
+        pytest.param("resnet18", "has no family; did you mean torchvision:resnet18 or timm:resnet18", marks=timm),
+        pytest.param("gpt2", "has no family; did you mean transformers:gpt2", marks=transformers),
+        pytest.param("hf:gpt2", "no module 'hf'; did you mean transformers:gpt2", marks=transformers),
+        ("nothing_like_it", "the model is 'nothing_like_it', which has no family; write torchvision:resnet101"),
+        ("transformers:", "which has no family"),
+        (":", "is empty"),
+        ("a-b:make", "whose module cannot be imported by this name"),
+        ("{module}:make it", "'make it' is no name of a function"),
+        ("a/b.py:make", "names the file 'a/b.py', which is not here"),
+        ("torchvison:resnet18", "no module 'torchvison'; near: torchvision; "),
         ("{module}.deeper:make", "no module '{module}.deeper'"),
         ("{module}:plane", "the module '{module}' has no function 'plane'; near: plain"),
         ("{module}:number", "returned int; it must return a torch.nn.Module"),
-        ("{module}:needy", "cannot be called without arguments: missing a required argument: 'width'"),
-        ("{module}:plain?width=3", "gives options to a function"),
+        ("{module}:needy", "cannot be called so: missing a required argument: 'width'; give arguments as in"),
+        (
+            "{module}:plain?width=3",
+            "cannot be called so: got an unexpected keyword argument 'width'; give arguments as in",
+        ),
+        ("{module}:made?width=3", "gives options to a model that is made already"),
+        ("{module}:plain?width=0,9", r"whose comma must be a point: width=0\.9"),
         pytest.param("torchvision:resnet1", "near: resnet18,", marks=torchvision),
         pytest.param("torchvision:resnet18?classes=3", "unexpected keyword argument 'classes'", marks=torchvision),
         pytest.param("torchvision:resnet18?classes", "the option 'classes'; write key=value", marks=torchvision),
         pytest.param("timm:deit_tiny_patch", "timm has no model 'deit_tiny_patch'; near: deit", marks=timm),
         pytest.param("transformers:gtp2", "near: gpt2", marks=transformers),
+        pytest.param(
+            "transformers:openai/gpt2-medium", "no model type 'openai/gpt2-medium'; near: gpt2", marks=transformers
+        ),
         pytest.param("transformers:gpt2?n_layers=3", "no field 'n_layers'; near: n_layer", marks=transformers),
         pytest.param("transformers:gpt2?n_layer=few", "cannot be built: .*expected int", marks=transformers),
         pytest.param("transformers:llama?hidden_size=65", "not a multiple", marks=transformers),

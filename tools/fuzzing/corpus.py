@@ -37,7 +37,7 @@ CHAIN_CSV = [
 ]
 
 SPECS = [
-    'problems = ["resnet18-224-b32"]\nmemory = ["20%", "8GiB", 10]\n',
+    'problems = ["resnet18-224-b32"]\nmemory = ["20%", "8GiB", 10000]\n',
     'problems = "graph:resnet18-224-b32"\nplanners = ["greedy"]\nmemory = {from = "0%", to = "100%", points = 5}\n'
     'bandwidth = ["12GB/s", 1e9, "inf", "profile"]\nshared_tables = false\nslots_of_tables = 100\n'
     '[device]\nduplex = true\nlatency = "10us"\nhost_memory = "64GiB"\n[options.dynprog]\nslots = 200\n',

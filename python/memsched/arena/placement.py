@@ -244,7 +244,7 @@ def place_columns(
         top = min(top, _core.place(*columns, None, search, rest, progress)[1])
     raise InfeasibleError(
         f"the buffers need at least {exact_bytes(bound, unit, up=True)}, more than capacity, which is "
-        f"{exact_bytes(capacity, unit)}; they fit {exact_bytes(top, unit, up=True)}",
+        f"{exact_bytes(capacity, unit)}; they fit in {exact_bytes(top, unit, up=True)}",
         top,
     )
 

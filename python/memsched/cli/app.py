@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import sys
 import warnings
 from contextlib import suppress
@@ -27,9 +26,11 @@ from memsched.cli.profiles import profiles
 from memsched.cli.report import report
 from memsched.cli.show import ILLEGAL, INFEASIBLE, INTERRUPTED, OTHER, USAGE, complain, print_json, warn
 from memsched.cli.sweep import sweep
+from memsched.cli.usage import told as told_usage
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError, ScheduleError
+from memsched.support.units import BYTES_FORMS, PERCENT_ENDS
 
-_HELP = """Plan what happens to every activation of a training step (keep, offload or recompute), so that it fits a
+_HELP = f"""Plan what happens to every activation of a training step (keep, offload or recompute), so that it fits a
 memory budget.
 
 PROBLEM is the name of a shipped profile, such as resnet101-224-b32, the graph of its step, such as
@@ -37,9 +38,8 @@ graph:resnet101-224-b32, a network by formula, such as analytic:resnet50:512, a 
 memsched-graph/1 or memsched-family/1 file, a table of stages (.csv) or a model (.onnx). FILE is a result or a
 plan that `memsched plan` saved, or a plan of memsched.torch. "-" reads the standard input.
 
-Sizes: 8GiB (1024^3), 12GB (1000^3), 500MB, 1e9 or plain bytes. A memory may also be 40%: 0% is the least
-of any plan without recomputation, 100% is where the plain run fits. Bandwidths: 12GB/s, 12.2e9, inf
-(a free link), 0 (no link).
+Sizes: {BYTES_FORMS}. A memory may also be 40% ({PERCENT_ENDS};
+min_memory is the least that any plan needs). Bandwidths: 12GB/s, 12.2e9, inf (a free link), 0 (no link).
 """
 
 _EPILOG = """Exit status: 0 success, 1 other error, 2 bad usage or input, 3 no plan fits the memory, 4 a schedule
@@ -49,7 +49,7 @@ that cannot run or a result that does not hold, 130 interrupted."""
 def _message(error: MemschedError) -> str:
     text = str(error)
     step = getattr(error, "step", None)
-    return text if step is None or text.lower().startswith("step") else f"step {step}: {text}"
+    return text if step is None or f"step {step}" in text.lower() else f"step {step}: {text}"
 
 
 def _status(error: MemschedError) -> int:
@@ -66,14 +66,8 @@ def _told(error: OSError) -> str:
     return f"the standard output cannot be written: {error.strerror}" if unwritten else str(error)
 
 
-def _complain_of_usage(error: click.ClickException, as_json: bool) -> None:
-    text = error.format_message().rstrip(".")
-    extra = re.fullmatch(r"Got unexpected extra argument \((\S+)\)", text)
-    if extra and re.fullmatch(r"\d.*(%|b)", extra[1], re.IGNORECASE):
-        text += f"; a memory has its option before it: --memory {extra[1]}"
-    context = getattr(error, "ctx", None)
-    if context is not None:
-        text += f"; see '{context.command_path} --help'"
+def _complain_of_usage(error: click.ClickException, as_json: bool, group: click.Context | None = None) -> None:
+    text = told_usage(error, group)
     if as_json:
         _say_json({"kind": "UsageError", "message": text})
     complain(text)
@@ -117,7 +111,7 @@ class CommandGroup(click.Group):
                 warnings.showwarning = lambda message, *_, **__: warn(str(message))
                 return super().invoke(ctx)
         except click.ClickException as error:
-            _complain_of_usage(error, ctx.meta["memsched.json"])
+            _complain_of_usage(error, ctx.meta["memsched.json"], ctx)
             ctx.exit(USAGE)
         except MemschedError as error:
             self._fail(ctx, error)

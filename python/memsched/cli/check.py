@@ -10,10 +10,10 @@ import click
 from memsched.cli import inputs
 from memsched.cli.complete import complete_files, complete_problems
 from memsched.cli.inputs import Machine
-from memsched.cli.show import answer, describe_link, facts, peak_of_budget, report
+from memsched.cli.show import answer, describe_link, facts, moved, peak_of_budget, report
 from memsched.problems.bounds import covered
 from memsched.support.documents import fields
-from memsched.support.units import counted, format_bytes, format_seconds
+from memsched.support.units import counted, format_seconds
 from memsched.validation.plan import ValidationReport
 from memsched.validation.plan import validate as check_plan
 
@@ -44,10 +44,10 @@ def simulate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
     The device is the result's, or the plan's budget and the profile's link; options override it.
     """
     document = inputs.read_saved(file, *inputs.RESULTS, inputs.PLAN)
-    result, origin = inputs.open_result(document, problem, machine)
+    result, built = inputs.open_result(document, problem, machine)
     document = fields(result, "planner", "lower_bound", "bound_on", "gap")
-    document |= {"problem": result.problem.name, "device": result.device.to_json(), "bandwidth_from": origin}
-    answer(as_json, lambda: document | result.timeline.to_json(), report(result, origin, machine))
+    document |= {"problem": result.problem.name, "device": result.device.to_json(), "bandwidth_from": built.origin}
+    answer(as_json, lambda: document | result.timeline.to_json(), report(result, built))
 
 
 @_file_command
@@ -66,13 +66,13 @@ def validate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
     document = inputs.read_saved(file, *inputs.RESULTS, inputs.PLAN)
     saved = None
     if document["format"] in inputs.RESULTS:
-        saved, device, origin = inputs.open_saved(document, problem, machine)
+        saved, built = inputs.open_saved(document, problem, machine)
         loaded, schedule = saved.problem, saved.schedule
-        known = check_plan(loaded, schedule, device) if machine.given else check_plan(saved)
+        known = check_plan(loaded, schedule, built.device) if machine.given else check_plan(saved)
     else:
-        loaded, schedule, device, origin = inputs.open_plan(document, problem, machine)
-        known = check_plan(loaded, schedule, device)
-    budget = min(schedule.budget, device.memory)
+        loaded, schedule, built = inputs.open_plan(document, problem, machine)
+        known = check_plan(loaded, schedule, built.device)
+    budget = min(schedule.budget, built.device.memory)
     names = (
         *("makespan", "peak_memory", "logical_peak", "compute_time", "recompute_time", "bytes_out", "bytes_in"),
         *("lower_bound", "bound_on", "claimed_lower_bound", "proven", "optimal", "recomputed"),
@@ -80,16 +80,16 @@ def validate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
     document = {"valid": True, "steps": len(schedule.steps), "budget": budget}
     document |= fields(known, *names)
     rows = [
-        ("link", describe_link(device, origin)),
+        ("link", describe_link(built)),
         ("makespan", format_seconds(known.makespan)),
-        ("peak memory", peak_of_budget(known.peak_memory, budget, loaded, machine)),
-        ("moved", f"{format_bytes(known.bytes_out)} out, {format_bytes(known.bytes_in)} in"),
+        ("peak memory", peak_of_budget(known.peak_memory, budget, loaded, built.unit)),
+        ("moved", moved(known.bytes_out, known.bytes_in, built.unit)),
         ("lower bound", _bound(known, covered(loaded, schedule.chunk, known.bound_on))),
     ]
     if saved is not None:
-        estimate = "" if saved.estimate is None else f", that its paper's model says {format_seconds(saved.estimate)}"
-        claims = f"claimed: that {saved.planner} planned it, in {format_seconds(saved.runtime)}{estimate}"
-        rows.append(("not checked", claims))
+        estimate = "" if saved.estimate is None else f", in the model of its paper {format_seconds(saved.estimate)}"
+        claims = f"{saved.planner} planned it in {format_seconds(saved.runtime, 2)}{estimate}"
+        rows.append(("claimed", f"{claims}: not checked"))
     answer(as_json, lambda: document, facts(rows, f"valid: {counted(len(schedule.steps), 'step')}"))
 
 
@@ -99,4 +99,4 @@ def _bound(known: ValidationReport, plans: str) -> str:
     text = f"{format_seconds(known.lower_bound)} of {plans}: {standing}"
     if known.proven or known.claimed_lower_bound is None:
         return text
-    return f"{text}; claimed: {format_seconds(known.claimed_lower_bound)}"
+    return f"{text}; claimed, and not derived here: {format_seconds(known.claimed_lower_bound)}"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import click
 from rich.table import Table
 
-from memsched._core import Device
 from memsched.cli import inputs, show
-from memsched.cli.inputs import Machine
+from memsched.cli.inputs import Built, Machine
 from memsched.cli.plan import CHUNK, TIME_LIMIT, planners_option
 from memsched.errors import InfeasibleError, MemschedError
 from memsched.planners.registry import min_memory, not_asked, planners_of
@@ -20,35 +18,39 @@ from memsched.problems.problem import Problem, name_of, peak_memory
 from memsched.result import Result, as_fast
 from memsched.study.compare import compare as run_planners
 from memsched.study.compare import nearest
+from memsched.support.csv_rows import csv_of
 from memsched.support.documents import fields, plain, write_document
-from memsched.support.units import exact_bytes, format_bytes, format_seconds, unit_written
+from memsched.support.files import write_bytes
+from memsched.support.units import PERCENT_ENDS, Bytes, exact_bytes, format_bytes, format_seconds
 
 BOUNDS = ("compute", "transfer", "fractional", "recompute", "best")
 
 Outcomes = dict[str, Result | MemschedError]
 
 
-def _header(problem: Problem, device: Device, origin: str, known: Bounds, unit: str) -> Table:
-    percent = memory_percent(device.memory, problem)
-    where = "" if percent is None else f", {percent:.4g} % from min_memory to the peak"
-    if device.memory < min_memory(problem):
+def _header(problem: Problem, built: Built, known: Bounds) -> Table:
+    memory, unit = built.device.memory, built.unit
+    percent = memory_percent(memory, problem)
+    where = "" if percent is None else f", {percent:.4g}% ({PERCENT_ENDS})"
+    if memory < min_memory(problem):
         where = ", below min_memory"
     said = (("compute", known.compute), ("transfer", known.transfer), ("fractional", known.fractional))
     each = ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in said)
     again = format_seconds(known.recompute)
     rows = [
-        ("problem", show.describe_problem(problem)),
-        ("memory", f"M = {exact_bytes(device.memory, unit)}{where}"),
-        ("link", show.describe_link(device, origin)),
+        ("problem", show.describe_problem(problem, unit)),
+        ("memory", f"{exact_bytes(memory, unit)}{where}"),
+        ("link", show.describe_link(built)),
         ("bounds", f"{each}; {again} with recomputation"),
     ]
     return show.facts(rows, name_of(problem))
 
 
-def _row(name: str, outcome: Result | MemschedError, best: float, told: Callable[[int], str]) -> tuple[list[str], str]:
-    """Cells and style of one planner; `told` writes a memory that is needed."""
-    if isinstance(outcome, InfeasibleError):
-        return [name, "no plan", "", f"needs {told(outcome.min_memory)}", "", "", ""], "dim"
+def _row(name: str, outcome: Result | MemschedError, best: float, problem: Problem, unit: str) -> tuple[list[str], str]:
+    """Cells and style of one planner, with bytes in the unit of the budget, so that they may be typed."""
+    if isinstance(outcome, InfeasibleError):  # the cell has no room for the bytes
+        needs = told_bytes(outcome.min_memory, unit, problem, up=True).partition(" (")[0]
+        return [name, "no plan", "", f"needs {needs}", "", "", ""], "dim"
     if isinstance(outcome, MemschedError):
         return [name, "failed", "", "", "", "", ""], "dim"
     timeline = outcome.timeline
@@ -57,24 +59,19 @@ def _row(name: str, outcome: Result | MemschedError, best: float, told: Callable
         f"{name} *" if chosen else name,
         format_seconds(outcome.makespan),
         f"{1 + outcome.gap:.4f}" if outcome.lower_bound > 0 else "",
-        format_bytes(outcome.peak_memory),
-        format_bytes(timeline.bytes_out + timeline.bytes_in),
+        format_bytes(outcome.peak_memory, unit),
+        format_bytes(timeline.bytes_out + timeline.bytes_in, unit),
         format_seconds(outcome.runtime, 2),
         "yes" if outcome.optimal else "",
     ], "bold green" if chosen else ""
 
 
 def _table(outcomes: Outcomes, problem: Problem, unit: str) -> Table:
-    table = show.new_table("planner", "makespan", "/ bound", "peak", "moved", "solved in")
+    table = show.new_table("planner", "makespan", "/ bound", "peak", "moved", "planned in")
     table.add_column("optimal")
-
-    def told(memory: int) -> str:
-        """In the unit of the budget, so that it may be typed; the cell has no room for the bytes."""
-        return told_bytes(memory, unit, problem, up=True).partition(" (")[0]
-
     best = min((found.makespan for found in outcomes.values() if isinstance(found, Result)), default=0.0)
     for name, outcome in outcomes.items():
-        cells, style = _row(name, outcome, best, told)
+        cells, style = _row(name, outcome, best, problem, unit)
         table.add_row(*(show.shown(cell) for cell in cells), style=style)
     return table
 
@@ -104,8 +101,9 @@ def _outcome_json(outcome: Result | MemschedError) -> dict[str, Any]:
 
 
 def _comparison(
-    problem: Problem, device: Device, origin: str, known: Bounds, outcomes: Outcomes, others: dict[str, str]
+    problem: Problem, built: Built, known: Bounds, outcomes: Outcomes, others: dict[str, str]
 ) -> dict[str, Any]:
+    device = built.device
     results = {name: found for name, found in outcomes.items() if isinstance(found, Result)}
     return {
         "problem": problem.name,
@@ -114,7 +112,7 @@ def _comparison(
         "min_memory": min_memory(problem),
         "peak_memory": peak_memory(problem),
         "device": device.to_json(),
-        "bandwidth_from": origin,
+        "bandwidth_from": built.origin,
         "bounds": fields(known, *BOUNDS),
         "best": min(results, key=lambda name: results[name].makespan, default=None),
         "planners": {name: _outcome_json(outcome) for name, outcome in outcomes.items()},
@@ -127,7 +125,7 @@ def _comparison(
 @planners_option()
 @CHUNK
 @TIME_LIMIT
-@inputs.file_option("-o", "--output", check=inputs.check_json, help="Save the figures as JSON.")
+@inputs.file_option("-o", "--output", check=inputs.check_json_or_csv, help="Save the figures: .json, or .csv.")
 @inputs.quiet_option
 @inputs.csv_option
 @inputs.json_option
@@ -158,22 +156,25 @@ def compare(
     loaded = inputs.load_problem(problem)
     names = planners or planners_of(loaded)
     others = {} if planners else not_asked(loaded)
-    (device, origin), asked = machine.build(loaded), machine.budget(loaded)
+    built = machine.build(loaded)
+    device, asked = built.device, Bytes(built.device.memory, built.unit)
     options: dict[str, Any] = {"planners": names, "chunk": chunk, "time_limit": time_limit}
     with show.working("planning") as say:
         outcomes = run_planners(loaded, asked, device=device, progress=lambda line: say(f"planning: {line}"), **options)
         known = bounds(loaded, device=device, time_limit=0.0)
-    document = _comparison(loaded, device, origin, known, outcomes, others)
-    if output is not None:
+    document = _comparison(loaded, built, known, outcomes, others)
+    rows = [{"planner": name, **_outcome_json(outcome)} for name, outcome in outcomes.items()]
+    if output is not None and output.lower().endswith(".csv"):
+        write_bytes(output, csv_of(rows).encode())
+    elif output is not None:
         write_document(output, plain(document))
     if as_json:
         show.print_json(document)
     elif as_csv:
-        show.print_csv([{"planner": name, **_outcome_json(outcome)} for name, outcome in outcomes.items()])
+        show.print_csv(rows)
     else:
-        unit = unit_written(asked)
-        head = _header(loaded, device, origin, known, unit)
-        show.print_rich(head, "", _table(outcomes, loaded, unit), "", *_notes(outcomes, others))
+        head, table = _header(loaded, built, known), _table(outcomes, loaded, built.unit)
+        show.print_rich(head, "", table, "", *_notes(outcomes, others), *show.where_saved(output))
     if not any(isinstance(found, Result) for found in outcomes.values()):
         show.complain(f"no planner has a plan: {nearest(outcomes)}")
         context.exit(3)

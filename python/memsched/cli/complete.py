@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 
 import click
 from click.shell_completion import BashComplete, CompletionItem, add_completion_class
 
 from memsched import profiles
+from memsched.errors import MemschedError
 from memsched.problems.analytic.kernels import GPUS
 from memsched.problems.analytic.networks import NETWORKS
+from memsched.readers.onnx.model import dimensions
 
 _INPUTS = (".json", ".csv", ".onnx")
 _BATCH = 32  # of a network by formula, where none is typed yet
@@ -35,7 +38,12 @@ def _problems(typed: str) -> Iterator[str]:
         yield from (f"analytic:{name}:{_BATCH}" for name in NETWORKS)
         if typed.count(":") == 3:
             yield from (f"{typed.rpartition(':')[0]}:{gpu}" for gpu in GPUS)
-    if os.sep not in typed:
+    path, mark, _ = typed.partition("?")
+    if mark and path.endswith(".onnx"):
+        before = typed[: max(typed.rfind("?"), typed.rfind("&")) + 1]
+        with suppress(MemschedError):
+            yield from (f"{before}{name}=" for name in dimensions(path))
+    elif os.sep not in typed:
         yield from sorted(name for name in os.listdir() if name.endswith(_INPUTS) and name.isprintable())
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 from rich.table import Table
 
@@ -9,7 +11,7 @@ from memsched.cli.inputs import file_option, json_option, quiet_option
 from memsched.cli.show import INFEASIBLE, answer, facts, new_table, shown, working
 from memsched.errors import MemschedError
 from memsched.show.plots.figure import check_suffix
-from memsched.study.fit import Fit
+from memsched.study.fit import LARGER, Fit, check_asked
 from memsched.support.units import exact_bytes, format_bytes, format_seconds, unit_written
 
 
@@ -18,7 +20,12 @@ from memsched.support.units import exact_bytes, format_bytes, format_seconds, un
     "--model", required=True, metavar="SPEC", help="torchvision:NAME, timm:NAME, transformers:TYPE or MODULE:FUNCTION."
 )
 @click.option("--input", metavar="SHAPES", help="32x3x224x224, 8x1024:int, ... By default usual ones, batch 8.")
-@click.option("--device", required=True, metavar="NAME", help="v100, a100:pcie4, h200, ...: the GPU to train on.")
+@click.option(
+    "--device",
+    required=True,
+    metavar="NAME",
+    help="v100, a100:pcie4, h200, ...: the GPU to train on; here: the one in this machine.",
+)
 @click.option("-m", "--memory", metavar="SIZE", help="Memory to fit, such as 80GiB. By default that of the GPU.")
 @click.option("--optimizer", metavar="SPEC", help="A class of torch.optim: adamw, sgd?momentum=0.9, ...")
 @click.option("--autocast", metavar="TYPE", help="Train under autocast to bf16 or fp16.")
@@ -48,10 +55,13 @@ def fit(
     memsched fit --model torchvision:resnet50 --input 64x3x224x224 --optimizer "sgd?momentum=0.9" --device t4
 
     No GPU is needed, and no memory for the weights: bytes are counted on tensors without data, times are modelled.
-    SPEC as in `memsched profile`. Needs memsched[torch].
+    SPEC as in `memsched profile`. Needs memsched[torch]. A function of yours: nets.py:make, or nets.py:make?width=64.
     """
     if output is not None:
-        check_suffix(output)  # complains before the work
+        check_suffix(output)
+    asked: dict[str, Any] = {"device": device, "memory": memory, "optimizer": optimizer, "autocast": autocast}
+    asked |= {"bandwidth": bandwidth, "time_limit": time_limit}
+    check_asked(model, input, **asked)  # before PyTorch is imported, which takes seconds
     try:
         from memsched.torch.preflight import fit_spec
     except ImportError as error:
@@ -59,17 +69,7 @@ def fit(
             raise
         raise MemschedError("a look at a model needs PyTorch: pip install 'memsched[torch]'") from error
     with working(f"looking at {model}"):
-        found = fit_spec(
-            model,
-            input,
-            device=device,
-            memory=memory,
-            optimizer=optimizer,
-            autocast=autocast,
-            bandwidth=bandwidth,
-            time_limit=time_limit,
-            largest=largest,
-        )
+        found = fit_spec(model, input, **asked, largest=largest)
     if output is not None:
         found.plot(output)
     answer(as_json, found.to_json, _summary(found), "", _table(found), *found.notes, saved=[output])
@@ -80,13 +80,18 @@ def fit(
 def _summary(found: Fit) -> Table:
     unit = unit_written(found.memory)
     step, verdict = found.steady, "fits" if found.fits else "does not fit"
+
+    def size(count: int) -> str:
+        return format_bytes(count, unit)
+
     held = ("parameters", "buffers", "inputs", "optimizer", "gradients")
     rows = [
         ("device", f"{exact_bytes(found.memory, unit)}: {found.times}"),
         ("plain PyTorch", f"{verdict}: {exact_bytes(found.peak_memory, unit)} at the peak of a steady step"),
-        ("forward, backward", format_bytes(step.peak_forward_backward)),
-        ("optimizer's step", format_bytes(step.peak_update) if step.peak_update else "no optimizer"),
-        ("of these", ", ".join(f"{name} {format_bytes(getattr(step, name))}" for name in held if getattr(step, name))),
+        ("forward, backward", size(step.peak_forward_backward)),
+        ("optimizer's step", size(step.peak_update) if step.peak_update else "no optimizer"),
+        ("of these", ", ".join(f"{name} {size(getattr(step, name))}" for name in held if getattr(step, name))),
+        ("what to do", found.next_step),
     ]
     return facts(rows, found.name)
 
@@ -95,8 +100,9 @@ def _table(found: Fit) -> Table:
     batches = any(one.largest_batch is not None for one in found.ways)
     table = new_table("way", "peak memory", "forward, backward", *(["largest batch"] if batches else []))
     for one in found.ways:
-        cells = [one.name, format_bytes(one.peak_memory)]
-        cells.append("does not fit" if one.makespan is None else format_seconds(one.makespan))
+        time = "does not fit" if one.makespan is None else format_seconds(one.makespan)
+        spare = one.note == LARGER  # what it needs for this batch is of no use
+        cells = [one.name, *(("", "") if spare else (format_bytes(one.peak_memory, unit_written(found.memory)), time))]
         cells += ["" if one.largest_batch is None else str(one.largest_batch)] if batches else []
         table.add_row(*(shown(cell) for cell in cells))
     return table

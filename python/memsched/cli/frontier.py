@@ -91,8 +91,17 @@ def _document(
     }
 
 
+def _refuse_memory(context: click.Context, option: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        raise click.UsageError(
+            "frontier plans for many memories, from the least to the peak of the plain run: leave --memory out and say "
+            f"how many with --points, or plan for one with 'memsched plan PROBLEM --memory {value}'"
+        )
+
+
 @click.command()
 @inputs.problem_argument
+@click.option("-m", "--memory", hidden=True, expose_value=False, callback=_refuse_memory)
 @planners_option(f" By default {', '.join(CHAIN_PLANNERS)} for chains, {', '.join(GRAPH_PLANNERS)} for graphs.")
 @click.option(
     "--points", type=click.IntRange(2, 1000), default=POINTS, metavar="N", help=f"Memories; by default {POINTS}."
@@ -126,7 +135,8 @@ def frontier(
     """
     loaded = inputs.load_problem(problem)
     names = planners or list(CHAIN_PLANNERS if isinstance(loaded, Chain) else GRAPH_PLANNERS)
-    device, origin = machine.build(loaded, memory=max(1, peak_memory(loaded)))
+    built = machine.build(loaded, memory=max(1, peak_memory(loaded)))
+    device = built.device
     least = [least_on(loaded, name, device, chunk) for name in names]
     memories = spaced(min(least), peak_memory(loaded), points, *least)
     curves: dict[str, Frontier] = {}
@@ -151,8 +161,8 @@ def frontier(
     if as_csv:
         return print_csv(_rows(curves))
     head = [
-        ("problem", describe_problem(loaded)),
-        ("link", describe_link(device, origin)),
+        ("problem", describe_problem(loaded, built.unit)),
+        ("link", describe_link(built)),
         ("ideal", format_seconds(next(iter(curves.values())).ideal)),
     ]
     again = ", ".join(name for name, known in PLANNERS.items() if known.recomputes)
@@ -162,5 +172,5 @@ def frontier(
     ]
     if 0 in (device.d2h, device.h2d):
         notes.append("no link: nothing can be offloaded; planners that do not recompute need the peak of the plain run")
-    document = partial(_document, loaded, device, chunk, origin, curves)
+    document = partial(_document, loaded, device, chunk, built.origin, curves)
     answer(as_json, document, facts(head, name_of(loaded)), "", _table(curves), "", *notes, saved=[output])

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -23,14 +23,22 @@ from memsched.problems.machines import LINKS
 from memsched.problems.problem import Problem, altered, problem_from, simulate
 from memsched.result import Result
 from memsched.show.plots.figure import check_suffix
-from memsched.study.sources import PROBLEMS, imported_problem, known_bandwidth, named_problem
+from memsched.study.sources import PROBLEMS, imported_problem, known_bandwidth, named_problem, path_in
 from memsched.support.documents import Document, read_device, read_document, read_plan
 from memsched.support.files import check_regular, read_stream, same_file
-from memsched.support.units import Bytes, parse_bandwidth, parse_bytes, parse_seconds
+from memsched.support.units import parse_bandwidth, parse_bytes, parse_seconds, unit_written
 
 RESULTS, PLAN = ("memsched-result/1", "memsched-result/2"), "memsched-plan/1"
 TORCH = "memsched-torch-plan/2"  # has a result, which is all that commands need
 LINK, LINK_FROM = LINKS["pcie3"].bandwidth, "default: PCIe 3.0 x16, as measured in the Euro-Par 2020 paper"
+
+
+class Built(NamedTuple):
+    """A device, where its bandwidth comes from, and the unit in which its memory was written on the command line."""
+
+    device: Device
+    origin: str
+    unit: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,33 +57,26 @@ class Machine:
         """Whether any was given."""
         return self != Machine()
 
-    def budget(self, problem: Problem) -> Bytes | None:
-        """The memory, with the unit it was written in; None if it was not given."""
-        return None if self.memory is None else parse_memory(self.memory, problem)
-
-    def build(
-        self, problem: Problem, base: Device | None = None, origin: str = "", memory: int | None = None
-    ) -> tuple[Device, str]:
-        """The device, and where its bandwidth comes from.
-
-        Options that are not given come from `base` (which is from `origin`), then from `memory` and the problem.
-        """
+    def build(self, problem: Problem, base: Device | None = None, origin: str = "", memory: int | None = None) -> Built:
+        """The device. Options that are not given come from `base`, which is from `origin`, then from the others."""
         if self.device is not None:
             base, origin = read_device(read_text(self.device)), f"'{self.device}'"
-        given = self.budget(problem)
-        if given is not None:
-            memory = given
+        if self.memory is not None:
+            memory = parse_memory(self.memory, problem, "--memory")
         elif base is not None:
             memory = base.memory
         if memory is None:
-            raise click.UsageError("Missing option '--memory' (such as 40% or 8GiB)")
+            context = click.get_current_context()
+            raise click.MissingParameter(
+                ctx=context, param=next(one for one in context.command.params if one.name == "memory")
+            )
         if memory == 0:
-            raise InvalidInputError(f"the memory is {self.memory!r}; it must be more than 0 bytes")
+            raise InvalidInputError(f"--memory is {self.memory!r}; it must be more than 0 bytes")
         changes: dict[str, Any] = {"memory": memory}
         if self.bandwidth is not None:
-            changes["d2h"] = changes["h2d"] = bandwidth = parse_bandwidth(self.bandwidth)
+            changes["d2h"] = changes["h2d"] = bandwidth = parse_bandwidth(self.bandwidth, "--bandwidth")
             origin = "--bandwidth"
-            warn(told_if_slow(problem, bandwidth, "the bandwidth"))
+            warn(told_if_slow(problem, bandwidth, "--bandwidth"))
         elif self.device is not None and base is not None:
             warn(told_if_slow(problem, slowest(base), f"the link of '{self.device}'"))
         elif base is None:
@@ -83,12 +84,12 @@ class Machine:
             changes["d2h"] = changes["h2d"] = LINK if known is None else known
             origin = LINK_FROM if known is None else "the profile's link_bandwidth"
         if self.host_memory is not None:
-            changes["host_memory"] = parse_bytes(self.host_memory, "the host memory")
+            changes["host_memory"] = parse_bytes(self.host_memory, "--host-memory")
         if self.latency is not None:
-            changes["latency"] = parse_seconds(self.latency, "the latency")
+            changes["latency"] = parse_seconds(self.latency, "--latency")
         if self.duplex is not None:
             changes["duplex"] = self.duplex
-        return altered(base or Device(memory), **changes), origin
+        return Built(altered(base or Device(memory), **changes), origin, unit_written(memory))
 
 
 problem_argument = click.argument("problem", shell_complete=complete_problems)
@@ -152,7 +153,7 @@ quiet_option = click.option(
     is_flag=True,
     expose_value=False,
     callback=_remember_quiet,
-    help="Print errors alone; --json and --csv still print.",
+    help="Print nothing but errors, and what --json or --csv asks for.",
 )
 
 
@@ -223,20 +224,21 @@ def made_problem(source: str) -> Problem | None:
         return named
     found = imported_problem(source)
     if found is not None:
-        check_input(source)
+        check_input(path_in(source))
     return found
 
 
-def open_result(document: Document, problem: str | None, machine: Machine) -> tuple[Result, str]:
-    """A saved result or plan, simulated on its own device or the given one, and the origin of the link."""
+def open_result(document: Document, problem: str | None, machine: Machine) -> tuple[Result, Built]:
+    """A saved result or plan, simulated on its own device or the given one, and that device."""
     if document["format"] in RESULTS:
-        saved, device, origin = open_saved(document, problem, machine)
+        saved, built = open_saved(document, problem, machine)
         if not machine.given:
-            return saved, origin
-        timeline = simulate(saved.problem, saved.schedule, device)
+            return saved, built
+        device, timeline = built.device, simulate(saved.problem, saved.schedule, built.device)
         made = replace(saved, device=device, timeline=timeline, lower_bound=0.0)
     else:
-        loaded, schedule, device, origin = open_plan(document, problem, machine)
+        loaded, schedule, built = open_plan(document, problem, machine)
+        device = built.device
         made = Result(
             planner=str(schedule.planner.get("name", "a plan")),
             problem=loaded,
@@ -250,25 +252,24 @@ def open_result(document: Document, problem: str | None, machine: Machine) -> tu
     runs = [step["run"] for step in made.schedule.steps if "run" in step]
     on = made.bound_on if runs == [op["name"] for op in made.graph.ops] else "all"
     bound = certified(bound_of(made.problem, made.schedule, device, on), made.makespan)
-    return replace(made, lower_bound=bound, bound_on=on), origin
+    return replace(made, lower_bound=bound, bound_on=on), built
 
 
-def open_saved(document: Document, problem: str | None, machine: Machine) -> tuple[Result, Device, str]:
-    """A saved result as it is, its own device or the given one, and the origin of the link."""
+def open_saved(document: Document, problem: str | None, machine: Machine) -> tuple[Result, Built]:
+    """A saved result as it is, and its own device or the given one."""
     if problem is not None:
         raise click.UsageError("a result has its own problem; leave --problem out")
     saved = Result.from_json(document)
-    return saved, *machine.build(saved.problem, saved.device, "the result's")
+    return saved, machine.build(saved.problem, saved.device, "the result's")
 
 
-def open_plan(document: Document, problem: str | None, machine: Machine) -> tuple[Problem, Schedule, Device, str]:
+def open_plan(document: Document, problem: str | None, machine: Machine) -> tuple[Problem, Schedule, Built]:
     """A bare plan with its problem and device; the memory is the plan's budget unless given."""
     if problem is None:
         raise click.UsageError("a plan does not include its problem; give --problem")
     schedule = read_plan(document)
     loaded = load_problem(problem)
-    device, origin = machine.build(loaded, memory=schedule.budget)
-    return loaded, schedule, device, origin
+    return loaded, schedule, machine.build(loaded, memory=schedule.budget)
 
 
 def check_writable(path: str) -> str:
@@ -291,11 +292,38 @@ def check_writable(path: str) -> str:
     return path
 
 
-def check_json(path: str) -> str:
-    """The same for a document; a name of a picture or a page is a mistake."""
-    if Path(path).suffix.lower() in (".png", ".svg", ".pdf", ".jpg", ".html", ".htm"):
-        raise InvalidInputError(f"'{path}' would be JSON, and is named as a picture; plot and report draw a saved plan")
+_NAMED = {
+    **dict.fromkeys((".png", ".svg", ".pdf", ".jpg", ".html", ".htm"), "a picture"),
+    **dict.fromkeys((".csv", ".tsv", ".parquet", ".xlsx"), "a table"),
+    **{".json": "JSON", ".toml": "TOML", ".onnx": "a model", ".sqlite": "a database", ".db": "a database"},
+    **dict.fromkeys((".pickle", ".pkl", ".pt", ".gz", ".zip"), "a binary file"),
+}  # what a file is that ends like this
+
+
+def _check_named(path: str, what: str, *endings: str, hint: str = "") -> str:
+    """The same for a file whose name must not say that it is something else."""
+    ending = Path(path).suffix.lower()
+    if ending in _NAMED and ending not in endings:
+        raise InvalidInputError(
+            f"'{path}' would hold {what}, but is named as {_NAMED[ending]}; let it end in {' or '.join(endings)}{hint}"
+        )
     return check_writable(path)
+
+
+def check_json(path: str) -> str:
+    """The same for a document."""
+    hint = "; plot and report draw a saved plan" if _NAMED.get(Path(path).suffix.lower()) == "a picture" else ""
+    return _check_named(path, "JSON", ".json", hint=hint)
+
+
+def check_json_or_csv(path: str) -> str:
+    """The same for figures, which are a document or a table."""
+    return _check_named(path, "JSON", ".json", ".csv")
+
+
+def check_store(path: str) -> str:
+    """The same for the store of a sweep."""
+    return _check_named(path, "an SQLite database", ".sqlite", ".db")
 
 
 def check_picture(path: str) -> str:
@@ -327,7 +355,7 @@ def file_option(*names: str, check: Callable[[str], str] = check_writable, **mor
 
 def time_limit_option(help: str, **more: Any) -> Callable[..., Any]:
     """The option --time-limit, which commands take in seconds."""
-    seconds = parsed(lambda text: parse_seconds(text, "the time limit"))
+    seconds = parsed(lambda text: parse_seconds(text, "--time-limit"))
     return click.option("--time-limit", metavar="SECONDS", callback=seconds, help=help, **more)
 
 

@@ -69,8 +69,8 @@ def _report(found: Placement, before: Result | None, after: Result | None, capac
     if capacity is not None:
         rows.append(("capacity", exact_bytes(capacity, unit)))
     if before is not None:
-        needed = format_bytes(found.height + before.graph.resident)
-        rows.append(("with resident", f"{needed} of {format_bytes(budget_of(before))}"))
+        needed = format_bytes(found.height + before.graph.resident, unit)
+        rows.append(("with resident", f"{needed} of {format_bytes(budget_of(before), unit)}"))
     if before is not None and after is not None:
         was, now = format_seconds(before.makespan), format_seconds(after.makespan)
         rows.append(("makespan", now if was == now else f"{now}, {was} without addresses"))
@@ -84,7 +84,7 @@ def _report(found: Placement, before: Result | None, after: Result | None, capac
 @click.option(
     "--capacity",
     metavar="SIZE",
-    callback=inputs.parsed(lambda text: parse_bytes(text, "the capacity")),
+    callback=inputs.parsed(lambda text: parse_bytes(text, "--capacity")),
     help="Capacity of the arena; by default as low as possible.",
 )
 @inputs.SEARCH_LIMIT

@@ -11,14 +11,15 @@ import click
 from click.core import ParameterSource
 
 from memsched.cli import inputs
-from memsched.cli.inputs import Machine
+from memsched.cli.inputs import Built, Machine
 from memsched.cli.show import answer, report, working
-from memsched.planners.registry import PLANNERS, check_planner, planner_named
+from memsched.planners.registry import PLANNERS
 from memsched.problems.problem import Problem
 from memsched.result import Result
 from memsched.study.compare import plan as best_plan
+from memsched.support import checks
 from memsched.support.documents import write_document
-from memsched.support.units import parse_chunk
+from memsched.support.units import Bytes, parse_chunk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,25 +31,25 @@ class Planning:
     time_limit: float | None
     given: bool  # whether any was given
 
-    def run(self, problem: Problem, machine: Machine) -> tuple[Result, str]:
-        """Plan; returns the result and where the link's bandwidth comes from."""
-        device, origin = machine.build(problem)
+    def run(self, problem: Problem, machine: Machine) -> tuple[Result, Built]:
+        """Plan; returns the result and the device."""
+        built = machine.build(problem)
         name = self.planner or "auto"
         options: dict[str, Any] = {"planner": name, "chunk": self.chunk, "time_limit": self.time_limit}
         with working(f"planning: {name}") as say:
-            asked = machine.budget(problem)
-            result = best_plan(problem, asked, device=device, progress=lambda line: say(f"planning: {line}"), **options)
-        return result, origin
+            asked = Bytes(built.device.memory, built.unit)
+            options["progress"] = lambda line: say(f"planning: {line}")
+            return best_plan(problem, asked, device=built.device, **options), built
 
 
 CHUNK = click.option(
     "--chunk",
     metavar="SIZE|storage",
-    callback=inputs.parsed(parse_chunk),
+    callback=inputs.parsed(lambda text: parse_chunk(text, "--chunk")),
     help="Cut tensors into pieces, such as 16MiB, or into their storages. For planners that take it.",
 )
 TIME_LIMIT = inputs.time_limit_option(
-    "For planners that search. By default 1 for offload, 0 for pofo and pooch (1 in auto), none for dynprog."
+    "For planners that search: 10, 500ms. By default 1 for offload, 0 for pofo and pooch (1 in auto), none for dynprog."
 )
 
 
@@ -60,8 +61,9 @@ def planners_option(default: str = "") -> Callable[..., Any]:
     """The option --planner, repeatable, which commands take as a list of names without repeats."""
 
     def read(context: click.Context, option: click.Parameter, names: tuple[str, ...]) -> list[str]:
-        listed = (name.strip() for given in names for name in given.split(","))
-        return list(dict.fromkeys(planner_named(name).name for name in listed))
+        return list(
+            dict.fromkeys(checks.choice("--planner", name, PLANNERS) for name in checks.names("--planner", names))
+        )
 
     words = f"Repeatable, or with commas: {', '.join(PLANNERS)}.{default}"
     return click.option(
@@ -91,7 +93,7 @@ def planner_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "-p",
         "--planner",
         metavar="NAME",
-        callback=inputs.parsed(check_planner),
+        callback=inputs.parsed(lambda name: checks.choice("--planner", name, ("auto", *PLANNERS))),
         shell_complete=_complete_planners,
         help=words,
     )
@@ -124,9 +126,9 @@ def plan(
 
     With --json the result is printed in the form that -o saves.
     """
-    result, origin = options.run(inputs.load_problem(problem), machine)
+    result, built = options.run(inputs.load_problem(problem), machine)
     if output is not None:
         write_document(output, result.to_json())
     if plan_only is not None:
         write_document(plan_only, result.schedule.to_json())
-    answer(as_json, result.to_json, report(result, origin, machine), saved=[output, plan_only])
+    answer(as_json, result.to_json, report(result, built), saved=[output, plan_only])

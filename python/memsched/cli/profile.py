@@ -16,6 +16,15 @@ from memsched.problems.problem import peak_memory
 from memsched.support.documents import write_document
 from memsched.support.units import exact_bytes, format_bandwidth, format_bytes, format_seconds
 
+# Of the resident bytes, in words, where their names do not say it.
+_PARTS = {
+    "environment": "masks and other values that later stages read (environment)",
+    "early_results": "results that are ready before the last stage (early_results)",
+    "repeated": "new values of buffers, and copies of the old ones (repeated)",
+    "shared_gradients": "gradients of tied weights that wait for their sum (shared_gradients)",
+    "random": "states of random operations that may run again (random)",
+}
+
 
 @click.command()
 @click.option(
@@ -71,7 +80,7 @@ def _summary(chain: Chain) -> Table:
     rows = [
         ("stages", str(chain.n)),
         ("parameters", format_bytes(resident.get("parameters", 0))),
-        ("resident", f"{exact_bytes(chain.resident)}: {', '.join(part.replace('_', ' ') for part in resident)}"),
+        ("resident", f"{exact_bytes(chain.resident)}: {', '.join(_PARTS.get(part, part) for part in resident)}"),
         ("min_memory", exact_bytes(min_memory(chain))),
         ("peak_memory", f"{exact_bytes(peak_memory(chain))}, of the plain run"),
         ("compute", f"forward {format_seconds(seconds[0])}, backward {format_seconds(seconds[1])}"),

@@ -15,9 +15,8 @@ from memsched.errors import InvalidInputError, MemschedError, ScheduleError
 from memsched.problems.problem import name_of
 from memsched.result import Result
 from memsched.show.report import check_page, write_report, write_sweep_report
+from memsched.support.kinds import SQLITE
 from memsched.support.units import counted, format_seconds
-
-_SQLITE = b"SQLite format 3\0"
 
 
 def _check_page(path: str) -> str:
@@ -77,7 +76,7 @@ def report(
     The page is one file that loads nothing from the network: the streams and the memory, what happens to each tensor,
     the addresses, all planners side by side, and what less memory costs. Needs memsched[report].
     """
-    stores = [inputs.check_input(path) for path in sources if inputs.first_bytes(path).startswith(_SQLITE)]
+    stores = [inputs.check_input(path) for path in sources if inputs.first_bytes(path).startswith(SQLITE)]
     if stores:
         if len(sources) > 1:
             raise click.UsageError(f"'{stores[0]}' is a sweep's store; give it alone, or results only")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import re
@@ -11,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,41 +20,35 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 from rich.text import Text
 
-from memsched._core import Device, Graph
+from memsched._core import Graph
 from memsched.errors import visible
 from memsched.planners.registry import min_memory
 from memsched.problems.budget import told_bytes
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem, name_of, peak_memory, stages_or_ops
 from memsched.result import Result
+from memsched.show import words
 from memsched.show.arena import budget_of
 from memsched.study.feature_maps import CLASSES, feature_map_classes
+from memsched.support.csv_rows import csv_of
 from memsched.support.documents import plain
-from memsched.support.files import plain_cell
 from memsched.support.units import (
     counted,
     exact_bytes,
     format_bytes,
     format_link,
-    format_percent,
+    format_number,
     format_seconds,
-    unit_written,
 )
 
 if TYPE_CHECKING:
-    from memsched.cli.inputs import Machine
+    from memsched.cli.inputs import Built
 
 OTHER, USAGE, INFEASIBLE, ILLEGAL, INTERRUPTED = 1, 2, 3, 4, 130
 """Exit statuses."""
 
 _UNFOLDED = 200  # columns, if stdout is not a terminal
 _WITHIN = re.compile(r"(?<=\d) (?=\S)| (?=\*)")  # spaces within a figure, and before the star of the best
-_UNITS = {
-    **dict.fromkeys(("makespan", "lower_bound", "ideal", "estimate", "runtime"), "seconds"),
-    **dict.fromkeys(("idle", "recompute_time", "compute_time"), "seconds"),
-    **dict.fromkeys(("memory", "min_memory", "peak_memory", "resident"), "bytes"),
-    **dict.fromkeys(("bandwidth", "link_bandwidth"), "bytes_per_second"),
-}
 
 
 def quiet() -> bool:
@@ -75,20 +68,8 @@ def print_json(document: Any) -> None:
 
 
 def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Rows on stdout as CSV: units in the names of the columns, objects as JSON, and empty what a row lacks."""
-    keys = list(dict.fromkeys(key for row in rows for key in row))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(f"{key}_{_UNITS[key]}" if key in _UNITS else key for key in keys)
-    for row in rows:
-        writer.writerow(_cell(row.get(key)) for key in keys)
-    click.echo(text.getvalue(), nl=False)
-
-
-def _cell(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return json.dumps(value, sort_keys=True)
-    return plain_cell(value) if isinstance(value, str) else value
+    """Rows on stdout as CSV."""
+    click.echo(csv_of(rows), nl=False)
 
 
 def shown(text: str, **more: Any) -> Text:
@@ -137,10 +118,10 @@ def _fit(table: Table, room: int) -> list[str]:
         return []
     if sum(wide) + 3 * (len(wide) - 1) <= room:
         return []
-    words = [[cell_len(word) for text in of for word in _words(text)] for of in texts]
+    parts = [[cell_len(word) for text in of for word in _words(text)] for of in texts]
     dropped: list[str] = []
-    least = [max(of) for of in words]
-    least[0] = max(words[0][0], min(least[0], room // 3))
+    least = [max(of) for of in parts]
+    least[0] = max(parts[0][0], min(least[0], room // 3))
     while len(least) > 2 and sum(least) + len(least) - 1 > room:
         dropped.insert(0, str(table.columns.pop().header).strip())
         del wide[-1], least[-1]
@@ -203,12 +184,17 @@ def new_table(name: str, *figures: str) -> Table:
     return table
 
 
+def where_saved(*paths: str | None) -> list[str]:
+    """A line for each file that was written."""
+    return [f"saved in {path}" for path in paths if path is not None]
+
+
 def answer(as_json: bool, document: Callable[[], Any], *things: Table | str, saved: Sequence[str | None] = ()) -> None:
-    """Print the document as JSON and nothing else; or things to read, and where files were saved."""
+    """Print the document as JSON and nothing else; or things to read, and which files were written."""
     if as_json:
         print_json(document())
     else:
-        print_rich(*things, *(f"saved in {path}" for path in saved if path is not None))
+        print_rich(*things, *where_saved(*saved))
 
 
 def facts(rows: Sequence[tuple[str, str]], title: str) -> Table:
@@ -235,41 +221,44 @@ def working(text: str) -> Iterator[Callable[[str], None]]:
         yield lambda said: progress.update(task, description=visible(said))
 
 
-def describe_problem(problem: Problem) -> str:
-    """How large a problem is, and the memory between which its plans are."""
-    least, most = format_bytes(min_memory(problem)), format_bytes(peak_memory(problem))
+def describe_problem(problem: Problem, unit: str) -> str:
+    """How large a problem is, and the memory between which its plans are, in a unit like this one."""
+    least, most = format_bytes(min_memory(problem), unit), format_bytes(peak_memory(problem), unit)
     return f"{stages_or_ops(problem)}, min_memory {least}, peak of the plain run {most}"
 
 
-def describe_link(device: Device, origin: str) -> str:
+def describe_link(built: Built) -> str:
     """The link of a device, and where its bandwidth comes from."""
-    return f"{format_link(device)} ({origin})"
+    return f"{format_link(built.device, partial(format_number, like=built.unit))} ({built.origin})"
 
 
-def peak_of_budget(peak: int, budget: int, problem: Problem, machine: Machine) -> str:
+def moved(out: int, back: int, unit: str) -> str:
+    """The bytes that a plan moves, in a unit like this one."""
+    return words.plain(words.moved(out, back), unit)
+
+
+def peak_of_budget(peak: int, budget: int, problem: Problem, unit: str) -> str:
     """A peak and its budget, in the unit that the memory was written in."""
-    unit = unit_written(machine.budget(problem))
     return f"{exact_bytes(peak, unit)} of {told_bytes(budget, unit, problem)}"
 
 
-def report(result: Result, origin: str, machine: Machine) -> Table:
+def report(result: Result, built: Built) -> Table:
     """The main figures of a plan, and what is proven about it."""
-    timeline = result.timeline
+    timeline, unit = result.timeline, built.unit
     sizes = {tensor["name"]: tensor["size"] for tensor in result.graph.tensors}
     offloaded = sum(sizes[name] for name in result.offloaded)
-    standing = "proven optimal" if result.optimal else f"gap {format_percent(result.gap)}"
     rows = [
-        ("link", describe_link(result.device, origin)),
+        ("link", describe_link(built)),
         ("makespan", format_seconds(result.makespan)),
-        ("lower bound", f"{format_seconds(result.lower_bound)} of {result.bounded}: {standing}"),
-        ("peak memory", peak_of_budget(result.peak_memory, budget_of(result), result.problem, machine)),
-        ("moved", f"{format_bytes(timeline.bytes_out)} out, {format_bytes(timeline.bytes_in)} in"),
+        ("lower bound", f"{format_seconds(result.lower_bound)} {words.plain(words.bounded(result))}"),
+        ("peak memory", peak_of_budget(result.peak_memory, budget_of(result), result.problem, unit)),
+        ("moved", moved(timeline.bytes_out, timeline.bytes_in, unit)),
         ("idle", f"{format_seconds(timeline.idle)} of the compute stream"),
-        ("offloaded", f"{counted(len(result.offloaded), 'tensor')}, {format_bytes(offloaded)}"),
+        ("offloaded", f"{counted(len(result.offloaded), 'tensor')}, {format_bytes(offloaded, unit)}"),
     ]
     if result.recomputed:
-        seconds = format_seconds(timeline.recompute_time)
-        rows.append(("recomputed", f"{counted(len(result.recomputed), 'op')}, {seconds}"))
+        again = words.recomputed(len(result.recomputed), timeline.recompute_time)
+        rows.append(("recomputed", words.plain(again)))
     classes = Counter(feature_map_classes(result).values())
     if isinstance(result.problem, Graph | GraphFamily):
         rows.append(("feature maps", ", ".join(f"{classes[kind]} {kind}" for kind in CLASSES)))
@@ -278,4 +267,6 @@ def report(result: Result, origin: str, machine: Machine) -> Table:
     if result.estimate is not None:
         rows.append(("estimate", f"{format_seconds(result.estimate)}, as the planner claims in the model of its paper"))
     rows.append(("steps", str(len(result.schedule.steps))))
+    if result.runtime:  # 0 of a bare plan
+        rows.append(("planned in", format_seconds(result.runtime, 2)))
     return facts(rows, f"{result.planner} on {name_of(result.problem)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,15 +18,26 @@ from rich.table import Table
 from memsched.cli import inputs
 from memsched.cli.complete import complete_files
 from memsched.cli.inputs import file_option
-from memsched.cli.show import complain, live, new_table, print_csv, print_json, print_rich, quiet, say, shown
+from memsched.cli.show import (
+    complain,
+    live,
+    new_table,
+    print_csv,
+    print_json,
+    print_rich,
+    quiet,
+    say,
+    shown,
+    where_saved,
+)
 from memsched.errors import InvalidInputError
 from memsched.show.plots.sweep import MOST_PANELS
 from memsched.show.report.sweep_rows import standings
-from memsched.study.sources import name_in
+from memsched.study.sources import name_in, path_in
 from memsched.study.sweep import Sweep, SweepProgress
 from memsched.study.sweep import sweep as run_sweep
 from memsched.study.sweep.spec import read_spec
-from memsched.study.sweep.table import COLUMNS
+from memsched.study.sweep.table import in_columns
 from memsched.support.documents import fields
 from memsched.support.units import counted, format_percent, format_seconds
 
@@ -116,7 +128,7 @@ def _version() -> str:
 
 def _summary(found: Sweep) -> Table:
     gap = "claimed gap" if found.claimed else "mean gap"
-    table = new_table("planner", "points", "planned", "best", gap, "over ideal", "solved in")
+    table = new_table("planner", "points", "planned", "best", gap, "over ideal", "planned in")
     for one in standings(found.rows, [row["planner"] for row in found]):
         cells = [one.name, str(one.points), str(one.planned)]
         if one.planned:
@@ -126,15 +138,25 @@ def _summary(found: Sweep) -> Table:
     return table
 
 
-def _notes(found: Sweep, seconds: float, store: str | None) -> list[str]:
-    where = f", in '{store}'" if store else ""
+def _kept(store: str | None) -> list[str]:
+    """Where the points are, and how to look at them."""
+    if store is None:
+        return []
+    show = f"memsched report {shlex.quote(store)} -o sweep.html"
+    return [f"saved in {store}: {show} shows them, read_store({store!r}) reads them"]
+
+
+def _notes(found: Sweep, seconds: float) -> list[str]:
     notes = [
         f"{counted(len(found), 'point')} in {format_seconds(seconds, 2)}: {found.count('planned')} planned, "
-        f"{found.count('infeasible')} infeasible, {found.count('failed')} failed{where}",
-        "best: as fast as any planner at the same problem and device; over ideal: mean, above the run times",
+        f"{found.count('infeasible')} infeasible, {found.count('failed')} failed",
+        "best: no planner is faster at the same problem and device; over ideal: the mean, above the sum of run times",
     ]
     if found.claimed:
-        notes.append("claimed: some points were in the store already; memsched.plan_again plans one anew")
+        notes.append(
+            "claimed gap: points that were in the store already are as it has them, neither planned nor bounded again; "
+            "memsched.plan_again plans one anew"
+        )
     failed = [row for row in found if row["status"] == "failed"]
     for row in failed[:_SHOWN]:
         notes.append(f"failed: {row['planner']} on {row['problem']} with {row['memory']} bytes: {row['error']}")
@@ -144,9 +166,11 @@ def _notes(found: Sweep, seconds: float, store: str | None) -> list[str]:
 
 
 def _check_table(path: str) -> str:
-    if Path(path).suffix not in TABLES:
+    ending = Path(path).suffix.lower()
+    if ending not in TABLES:
         raise InvalidInputError(f"the output is {path!r}; it must end in {' or '.join(TABLES)}")
-    _check_modules(path, "pandas", "pyarrow")
+    if ending == ".parquet":
+        _check_modules(path, "pandas", "pyarrow")
     return inputs.check_writable(path)
 
 
@@ -163,7 +187,9 @@ def _check_modules(path: str, *names: str) -> None:
 
 @click.command()
 @click.argument("spec", metavar="SPEC.toml", shell_complete=complete_files)
-@file_option("--store", help="SQLite file that keeps finished points, which are not planned again.")
+@file_option(
+    "--store", check=inputs.check_store, help="SQLite file that keeps finished points, which are not planned again."
+)
 @file_option("-o", "--output", check=_check_table, help="Write the table: .parquet or .csv.")
 @file_option("--plot", "picture", check=_check_plot, help="Draw makespans over memory: .png, .svg or .pdf.")
 @click.option("-j", "--jobs", type=click.IntRange(1, 10_000), metavar="N", help="Threads; by default one per core.")
@@ -213,7 +239,7 @@ def sweep(
     wanted = read_spec(inputs.check_input(spec))
     for problem in wanted.problems:
         if name_in(problem) is None:
-            inputs.check_input(problem)
+            inputs.check_input(path_in(problem))
     panels = len(wanted.problems) * len(wanted.bandwidth or [1])
     if picture is not None and panels > MOST_PANELS:
         raise InvalidInputError(f"'{picture}' would have {panels} panels, more than {MOST_PANELS}; leave --plot out")
@@ -245,17 +271,18 @@ def sweep(
             context.exit(130)
         raise
     if output is not None:
-        found.to_csv(output) if output.endswith(".csv") else found.to_parquet(output)
-    notes = _notes(found, time.perf_counter() - began, store)
+        found.to_csv(output) if output.lower().endswith(".csv") else found.to_parquet(output)
     if as_json:
         counts = {status: found.count(status) for status in ("planned", "infeasible", "failed")}
         print_json({"points": len(found), **counts, "rows": None if store else found.rows})
     elif as_csv:
-        print_csv([{name: row.get(name) for name in COLUMNS} for row in found])
-    else:
-        print_rich(_summary(found), "", *notes)
-    if picture is not None and found.count("planned"):
-        found.plot(picture)
+        print_csv(in_columns(found.rows))
+    drawn = picture if found.count("planned") else None
+    if drawn is not None:
+        found.plot(drawn)
+    if not as_json and not as_csv:
+        notes = _notes(found, time.perf_counter() - began)
+        print_rich(_summary(found), "", *notes, *_kept(store), *where_saved(output, drawn))
     if not found.count("planned"):
         complain(f"no point has a plan: {found.rows[0]['error']}")
         context.exit(3 if found.count("infeasible") == len(found) else 1)

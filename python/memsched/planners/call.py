@@ -101,7 +101,7 @@ def begin(
     """Check the arguments that all planners share: problem, M, beta, device and chunk."""
     started, chunk = time.perf_counter(), quantities.chunk(chunk)
     graph = graph_of(problem, chunk)
-    asked = asked_memory(problem, M)
+    asked = asked_memory(problem, M, device)
     device = make_device(problem, asked, beta, device)
     return Call(
         entry=ENTRIES[plan],

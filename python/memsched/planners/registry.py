@@ -39,7 +39,7 @@ def not_asked(problem: Problem) -> dict[str, str]:
     >>> import memsched as ms
     >>> chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [0, 4, 4, 4])
     >>> ms.not_asked(ms.to_graph(chain))["rotor"]
-    'it takes chains'
+    'for chains alone'
     """
     kind = "chain" if isinstance(problem, Chain) else "graph"
     asked = planners_of(problem)
@@ -48,11 +48,11 @@ def not_asked(problem: Problem) -> dict[str, str]:
 
 def _why_not(entry: Planner, kind: str) -> str:
     if kind == "graph" and not entry.takes_graphs:
-        return "it takes chains"
+        return "for chains alone"
     if kind in entry.problems:
-        return f"{entry.by_name}; run only by name"
+        return f"{entry.by_name}; only by name"
     listed = "chains" if kind == "graph" else "graphs and families"
-    return f"it is for {listed}; run only by name" + (f"; {entry.by_name}" if entry.by_name else "")
+    return f"for {listed}; only by name" + (f"; {entry.by_name}" if entry.by_name else "")
 
 
 def check_planner(name: str) -> str:

@@ -47,11 +47,19 @@ def parse_memory(value: str | float, problem: Problem, what: str = "the memory")
     >>> parse_memory("0%", chain), parse_memory("50%", chain), parse_memory("100 B", chain)
     (16, 18, 100)
     """
-    _refuse_share(value, what)
-    if not isinstance(value, str) or not value.rstrip().endswith("%"):
-        return parse_bytes(value, what, MEMORY_FORMS)
+    read = read_memory(value, what)
+    if isinstance(read, Bytes):
+        return read
     least, most = least_memory(problem), peak_memory(problem)
-    return whole_bytes(least + parse_share(value, what) * (most - least), what, value, MEMORY_FORMS, "%")
+    return whole_bytes(least + read * (most - least), what, value, MEMORY_FORMS, "%")
+
+
+def read_memory(value: str | float, what: str) -> Bytes | Fraction:
+    """Such a memory as far as it can be read without a problem: bytes, or a share."""
+    _refuse_share(value, what)
+    if isinstance(value, str) and value.rstrip().endswith("%"):
+        return parse_share(value, what)
+    return parse_bytes(value, what, MEMORY_FORMS)
 
 
 def _refuse_share(value: object, what: str) -> None:
@@ -114,8 +122,10 @@ def told_memory(memory: int, unit: str, problem: Problem) -> str:
     return told_budget(Bytes(memory, unit), least_memory(problem))
 
 
-def asked_memory(problem: Problem, memory: Quantity | None) -> Bytes | None:
-    """M in bytes, with the unit it was written in; None where there is none."""
+def asked_memory(problem: Problem, memory: Quantity | None, device: Device | None = None) -> Bytes | None:
+    """M, or else the memory of the device, in bytes with the unit it was written in; None where there is none."""
+    if memory is None and device is not None and unit_written(device):
+        return Bytes(device.memory, unit_written(device))
     if memory is None or isinstance(memory, Bytes):
         return memory
     if isinstance(memory, Chain | Graph | GraphFamily):

@@ -11,18 +11,19 @@ import numpy as np
 
 from memsched import _core
 from memsched._core import Chain, Device, Graph, Schedule, Timeline
-from memsched.errors import InvalidInputError, shown
+from memsched.errors import InvalidInputError, ScheduleError, shown
 from memsched.problems.family import GraphFamily
 from memsched.support import checks, quantities
 from memsched.support.arguments import public
 from memsched.support.documents import Document, fields, read_chain, read_graph
 from memsched.support.memo import once_per_object
-from memsched.support.units import counted, parse_bandwidth
+from memsched.support.units import counted, exact_bytes, parse_bandwidth
 
 Problem: TypeAlias = Chain | Graph | GraphFamily
 ChunkLike: TypeAlias = int | str | None
 
 _OF_A_STAGE = re.compile(r"(?:F|B|a|tape|d)([1-9]\d*)(?:/\d+)?$")
+_BYTES = re.compile(r"('[^']*')|(\d{5,})(?: bytes)?")  # names, and numbers that are hard to read
 _UNNAMED = re.compile(r"stage \d+")  # what a chain calls a stage without a name
 
 
@@ -218,9 +219,24 @@ def simulate(problem: Problem, schedule: Schedule, device: Device) -> Timeline:
     4.0
     """
     check_kinds(problem, schedule, device)
+    try:
+        return _simulated(problem, schedule, device)
+    except ScheduleError as error:
+        raise ScheduleError(_explained(str(error), problem, schedule), error.step) from None
+
+
+def _simulated(problem: Problem, schedule: Schedule, device: Device) -> Timeline:
     if isinstance(problem, GraphFamily):
         adds_up = sum(batch * times for batch, times in schedule.rounds) == problem.batch
         graphs = {batch: problem.at(batch) for batch, _ in schedule.rounds if adds_up}
         return _core.simulate_rounds(graphs, problem.batch, schedule, device)
     graph = graph_of(problem, schedule.chunk if isinstance(problem, Chain) else None)
     return _core.simulate_graph(graph, schedule, device)
+
+
+def _explained(text: str, problem: Problem, schedule: Schedule) -> str:
+    """The text of an error of the core with bytes in a unit, and with what is wrong first, if it is the problem."""
+    if " bytes" in text:
+        text = _BYTES.sub(lambda found: found[1] or exact_bytes(int(found[2])), text)
+    own = problem.name or ""
+    return text if schedule.graph == own else f"the schedule was made for '{schedule.graph}', not for '{own}'; {text}"

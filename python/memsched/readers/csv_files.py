@@ -12,6 +12,7 @@ from memsched.errors import InvalidInputError
 from memsched.readers.tables import REQUIRED, Columns, chain_of, check_header
 from memsched.support.documents import Document
 from memsched.support.files import path_of, read_cell, read_text
+from memsched.support.kinds import told_kind
 
 _SEPARATORS = (",", ";", "\t")
 
@@ -60,7 +61,11 @@ def chain_from_csv(
     if hasattr(path, "columns") or isinstance(path, dict):
         raise InvalidInputError(f"path is a {type(path).__name__}; Chain.from_frame takes tables")
     where = f"'{path_of(path)}'"
-    header, rows = _csv_rows(read_text(path, encoding="utf-8-sig"), where)
+    text = read_text(path)
+    kind = told_kind(text)
+    if kind is not None:
+        raise InvalidInputError(f"{where} is {kind}; expected a table, whose first line names the columns")
+    header, rows = _csv_rows(text, where)
     check_header(header, where)
     lines = [line for line, _ in rows]
     for line, row in rows:

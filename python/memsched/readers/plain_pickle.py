@@ -51,7 +51,9 @@ def plain_data(content: bytes, where: str) -> Any:
     except _RefusedError as error:
         raise InvalidInputError(f"{where} {error}") from error
     except (IndexError, KeyError, struct.error, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"{where} is no pickle of plain data, or is truncated, at byte {machine.at}") from error
+        raise InvalidInputError(
+            f"{where} is not a pickle of plain data, or is truncated, at byte {machine.at}"
+        ) from error
     except MemoryError as error:
         raise InvalidInputError(f"{where} does not fit in memory ({len(content)} bytes)") from error
 
@@ -86,7 +88,7 @@ class _Machine:
 
     def why(self, code: int) -> str:
         if code not in _CLASSES:
-            return f"is no pickle of plain data: byte {self.at - 1} is {shown(bytes([code]))}"
+            return f"is not a pickle of plain data: byte {self.at - 1} is {shown(bytes([code]))}"
         found = ""
         if code == ord("c"):
             found = ".".join(part.decode("utf-8", "replace") for part in self.content[self.at :].split(b"\n", 2)[:2])
@@ -157,7 +159,7 @@ class _Machine:
         elif place < len(self.memo):
             self.memo[place] = self.stack[-1]
         else:
-            raise _RefusedError(f"is no pickle of plain data: it leaves out places of its memo, at byte {self.at}")
+            raise _RefusedError(f"is not a pickle of plain data: it leaves out places of its memo, at byte {self.at}")
 
     def recall(self, width: int) -> None:
         self.stack.append(self.memo[self.number(width)])

@@ -14,6 +14,7 @@ from memsched.readers.plain_pickle import plain_data
 from memsched.support import checks
 from memsched.support.arguments import public
 from memsched.support.files import MOST_BYTES, path_of, read_bytes
+from memsched.support.kinds import told_kind
 from memsched.support.units import counted
 
 _ACTIVE = ("active_allocated", "active_pending_free", "active_awaiting_free")
@@ -98,7 +99,10 @@ def read_snapshot(path: str | os.PathLike[str], *, device: int | None = None) ->
     500
     """
     where = f"'{path_of(path)}'"
-    snapshot = plain_data(read_bytes(path, MOST_BYTES, f"record less: {_LESS}"), where)
+    content = read_bytes(path, MOST_BYTES, f"record less: {_LESS}")
+    if content[:1] != b"\x80" and (kind := told_kind(content[:200])) is not None:
+        raise InvalidInputError(f"{where} is {kind}; expected a memory snapshot of PyTorch, which is a pickle")
+    snapshot = plain_data(content, where)
     if not isinstance(snapshot, dict) or not all(
         type(snapshot.get(key)) is list for key in ("segments", "device_traces")
     ):

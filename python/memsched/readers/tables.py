@@ -10,13 +10,14 @@ from memsched._core import Chain
 from memsched.errors import InvalidInputError, shown
 from memsched.readers.values import is_empty, listed
 from memsched.support import checks, quantities
+from memsched.support.arguments import meant
 from memsched.support.documents import Document
 
 REQUIRED = ("forward_time", "backward_time", "activation")
 OPTIONAL = ("gradient", "saved", "forward_overhead", "transient_overhead", "backward_overhead", "name")
-COLUMNS = ("name", *REQUIRED, *OPTIONAL[:-1])
+COLUMNS = ("name", *REQUIRED, *OPTIONAL[:-1], "resident")
 _TIMES = REQUIRED[:2]
-_OF_INPUT = ("activation", "gradient")
+_OF_INPUT = ("activation", "gradient", "resident", "name")
 
 Columns = dict[str, Sequence[Any]]
 Where = Callable[[int], str]  # what errors call a row
@@ -28,10 +29,12 @@ def chain_from_frame(
     """Make a chain from a table with one row per stage.
 
     The columns have the names of the parameters of `Chain`. `forward_time`, `backward_time` and `activation` are
-    required; `gradient`, `saved`, `forward_overhead`, `transient_overhead`, `backward_overhead` and `name` (of the
-    stage) are optional. The first row is the input of the network: its two times are empty, and its `activation` and
-    `gradient` are those of the input. Empty cells, and columns that are left out, have the defaults of `Chain`; the
-    default of `gradient` is `activation`, but 0 for the input. Empty are None, NaN and, but for names, blank texts.
+    required; `gradient`, `saved`, `forward_overhead`, `transient_overhead`, `backward_overhead`, `resident` and `name`
+    (of the stage) are optional. The first row is the input of the network: its two times are empty, and its
+    `activation` and `gradient` are those of the input. `resident` has the bytes of a stage that never move; the chain
+    has their sum, and what the argument adds. Empty cells, and columns that are left out, have the defaults of `Chain`;
+    the default of `gradient` is `activation`, but 0 for the input. Empty are None, NaN and, but for names, blank texts.
+    An index that is named as a column, such as `name`, is that column.
 
     Parameters
     ----------
@@ -40,7 +43,7 @@ def chain_from_frame(
     name : str, optional
         Of the chain.
     resident : int or str
-        Bytes that never move: weights, their gradients, the state of the optimiser.
+        Bytes that never move: weights, their gradients, the state of the optimiser; beside those of the column.
     provenance : dict, optional
         Where the figures come from.
 
@@ -75,12 +78,12 @@ def _columns_of(frame: Any) -> Columns:
     given: Any = frame.keys() if isinstance(frame, Mapping) else getattr(frame, "columns", None)
     if not checks.is_list(given):
         raise InvalidInputError(f"frame is {shown(frame)}; it must be a data frame of pandas or polars, or a dict")
-    names = list(given)
-    check_header(names, "the frame")
+    index = _index_of(frame)
+    check_header([*index, *given], "the frame")
     columns: Columns = {}
-    for key in names:
+    for key in (*index, *given):
         try:
-            column = frame[key]
+            column = index[key] if key in index else frame[key]
         except (KeyError, TypeError, AttributeError) as error:  # it only looks like a data frame
             raise InvalidInputError(f"column '{key}' of the frame cannot be read: {error!r}") from error
         if getattr(getattr(column, "dtype", None), "kind", "") in ("m", "M"):  # whose tolist() makes numbers of some
@@ -94,18 +97,36 @@ def _columns_of(frame: Any) -> Columns:
     return columns
 
 
+def _index_of(frame: Any) -> dict[str, Any]:
+    """The index of a data frame of pandas where it is named as a column; one without a name only counts rows."""
+    index = getattr(frame, "index", None)
+    names = [name for name in getattr(index, "names", ()) if name is not None]
+    if not names:
+        return {}
+    if len(names) > 1 or names[0] not in COLUMNS:
+        raise InvalidInputError(
+            f"the index of the frame is named {listed(names)}, which is no column; name it 'name' if it has the names "
+            "of the stages, as by frame.rename_axis('name'), or drop it by frame.reset_index(drop=True)"
+        )
+    return {names[0]: index}
+
+
 def check_header(names: Sequence[Any], where: str) -> None:
     """Refuse names that are unknown, missing or listed twice."""
-    known = f"known ones are {', '.join(COLUMNS)}"
     unknown = [name for name in names if not isinstance(name, str) or name not in COLUMNS]
     if unknown:
-        raise InvalidInputError(f"{where} has the unknown columns {listed(unknown)}; {known}")
+        free = [name for name in COLUMNS if name not in names]
+        near = dict.fromkeys(guess for name in unknown if isinstance(name, str) and (guess := meant(name, free)))
+        guesses = f"did you mean {listed(near)}? The columns" if near else "the columns"
+        raise InvalidInputError(
+            f"{where} has the unknown columns {listed(unknown)}; {guesses} are {', '.join(COLUMNS)}"
+        )
     twice = [name for name, times in Counter(names).items() if times > 1]
     if twice:
         raise InvalidInputError(f"{where} has the columns {listed(twice)} twice; drop one of each")
     missing = [name for name in REQUIRED if name not in names]
     if missing:
-        raise InvalidInputError(f"{where} lacks the columns {listed(missing)}; {known}")
+        raise InvalidInputError(f"{where} lacks the columns {listed(missing)}; the columns are {', '.join(COLUMNS)}")
 
 
 def chain_of(
@@ -118,7 +139,7 @@ def chain_of(
             "backward_time empty and the bytes of the input in activation"
         )
     for key, column in columns.items():
-        if key not in (*_OF_INPUT, "name") and not is_empty(column[0]):
+        if key not in _OF_INPUT and not is_empty(column[0]):
             raise InvalidInputError(f"{where(0)}: {key} is {shown(column[0])}; it must be empty, as for any input")
     values: dict[str, list[Any]] = {key: _numbers(key, columns, where) for key in COLUMNS[1:] if key in columns}
     activation = values["activation"]
@@ -136,7 +157,7 @@ def chain_of(
             gradient,
             **_optional(values),
             names=names,
-            resident=quantities.size("resident", resident),
+            resident=quantities.size("resident", resident) + sum(filter(None, values.get("resident", ()))),
             name=name,
             provenance=provenance,
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memsched.errors import InvalidInputError
-from memsched.result import Result
+from memsched.result import Planned, Result, results_in
 from memsched.show.arena import budget_of
 from memsched.support import checks
 from memsched.support.docstrings import documented
@@ -105,7 +105,7 @@ def _counter(name: str, seconds: float, count: int) -> dict[str, Any]:
 
 
 @documented
-def trace(result: Result) -> dict[str, Any]:
+def trace(result: Planned) -> dict[str, Any]:
     """A result as a trace, with the three streams as threads and memory and budget as counters.
 
     Returns
@@ -127,7 +127,8 @@ def trace(result: Result) -> dict[str, Any]:
     >>> [(event["name"], event["ts"], event["dur"]) for event in events if event.get("cat") == "prefetch"]
     [('a0', 4000000.0, 1000000.0)]
     """
-    timeline = checks.kind("result", result, Result).timeline
+    result = checks.kind("result", results_in(result), Result)
+    timeline = result.timeline
     budget = budget_of(result)
     times, counts = timeline.memory
     events = [_complete(interval) for interval in intervals(result)]

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, cast
 
 from memsched._core import Chain, Device
-from memsched.errors import InfeasibleError, InvalidInputError, MemschedError, shown
+from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
 from memsched.planners.entry import Planner, options_of, takes
 from memsched.planners.registry import PLANNERS, check_planner, planner_named, planners_of
 from memsched.planners.remat.pebbles import pebbles, suits
@@ -59,8 +59,8 @@ def compare(
     Parameters
     ----------
     problem : Chain, Graph or GraphFamily
-    planners : sequence of str, optional
-        Names. By default all listed planners for chains, or for graphs and families; `not_asked` says why no others.
+    planners : sequence of str, or str, optional
+        Names, in a list or in a text with commas. By default all that are listed; `not_asked` says why no others.
     time_limit : float or str, optional
         Seconds for each planner that takes a limit.
     progress : callable, optional
@@ -84,14 +84,12 @@ def compare(
     >>> list(ms.compare(chain, M=20, beta=8, planners=["greedy", "vdnn"]))
     ['greedy', 'vdnn']
     """
-    asked = asked_memory(problem, M)
+    asked = asked_memory(problem, M, device)
     device, chunk = make_device(problem, asked, beta, device), quantities.chunk(chunk)
     time_limit = quantities.time_limit(time_limit)
     graph_of(problem, chunk)  # refuses what no planner accepts, so that any later error belongs to one planner
     checks.progress(progress)
-    if planners is not None and not checks.is_list(planners):
-        raise InvalidInputError(f"planners is {shown(planners)}; give a list of names")
-    names = planners_of(problem) if planners is None else list(planners)
+    names = planners_of(problem) if planners is None else checks.names("planners", planners)
     entries = {name: planner_named(name) for name in names}
     found = Comparison()
     for name, entry in entries.items():
@@ -138,8 +136,8 @@ def plan(
     Result
         "auto" without time_limit is never worse than any listed planner with default options on this device, except
         for offload's search of one second; with a time_limit it is the best plan found. With "auto", `lower_bound`
-        holds for all plans, recomputation included (of a family, in the same rounds); otherwise for the plans of the
-        named planner.
+        holds for all plans, recomputation included (of a family, in the same rounds), and `runtime` is that of all
+        planners together; otherwise both are of the named planner.
 
     Raises
     ------
@@ -164,7 +162,8 @@ def plan(
     'offload'
     """
     check_planner(planner)
-    asked = asked_memory(problem, M)
+    began = time.perf_counter()
+    asked = asked_memory(problem, M, device)
     device, chunk = make_device(problem, asked, beta, device), quantities.chunk(chunk)
     time_limit = quantities.time_limit(time_limit)
     options: dict[str, object] = {"chunk": chunk, "time_limit": time_limit}
@@ -172,8 +171,8 @@ def plan(
     checks.progress(progress)
     if planner == "auto":
         given = {name: value for name, value in options.items() if value is not None}
-        with tried_until(time.perf_counter() + time_limit) if time_limit else nullcontext():
-            return _bounded(_best_of_ladder(problem, device, given, progress, asked))
+        with tried_until(began + time_limit) if time_limit else nullcontext():
+            return _bounded(_best_of_ladder(problem, device, given, progress, asked), began)
     found = _outcome(PLANNERS[planner], problem, device, options | _told(progress, planner, {}), asked)
     if isinstance(found, MemschedError):
         raise found
@@ -325,7 +324,8 @@ def _none_found(
     elif proof is not None and not isinstance(problem, GraphFamily):
         said = str(proof)
     return InfeasibleError(
-        f"no planner found a plan for '{problem.name}' in {budget} ({said}); the one that comes nearest: {nearest}",
+        f"no planner found a plan for '{problem.name}' in {budget} ({said}); the one that comes nearest: "
+        + str(nearest).replace(f" for '{problem.name}' in {budget}", ""),
         nearest.min_memory,
     )
 
@@ -394,7 +394,7 @@ def _outcome(
         raise raised.args[0] from None
 
 
-def _bounded(best: Result) -> Result:
-    """The result with a bound on all plans of the same rounds, not only on the plans of its planner."""
-    bound = bound_of(best.problem, best.schedule, best.device, "all")
-    return dataclasses.replace(best, lower_bound=certified(bound, best.makespan), bound_on="all")
+def _bounded(best: Result, began: float) -> Result:
+    """The result with a bound on all plans of the same rounds, not only on its planner's, and the seconds since."""
+    bound = certified(bound_of(best.problem, best.schedule, best.device, "all"), best.makespan)
+    return dataclasses.replace(best, lower_bound=bound, bound_on="all", runtime=time.perf_counter() - began)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from memsched.errors import MemschedError
 from memsched.result import Result
 from memsched.support.units import counted, format_seconds
-from memsched.support.views import Columns, Printed, Tabular
+from memsched.support.views import Columns, Drawn, Tabular
 
 
-class Comparison(dict[str, Result | MemschedError], Tabular, Printed):
+class Comparison(dict[str, Result | MemschedError], Tabular, Drawn):
     """What `compare` returns: a dict, planner name -> Result or the error that the planner raised.
 
     A notebook shows it, and `print` prints it, as a table of the planners: makespan, gap to a lower bound on the plans
-    that the planner can make, peak, bytes moved, ops recomputed; or why there is no plan. `to_pandas` and `to_polars`
-    give a row for each planner, with the columns of a `Sweep`.
+    that the planner can make, peak, bytes moved, ops recomputed; or why there is no plan. `plot` draws the makespans.
+    `to_pandas` and `to_polars` give a row for each planner, with the columns of a `Sweep`.
     """
 
     __slots__ = ()

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from memsched.support.views import Columns, Drawn, Printed, Tabular
+from memsched.errors import InvalidInputError, shown
+from memsched.problems.machines import machine
+from memsched.problems.specs import parse_autocast, parse_input, parse_model, parse_optimizer
+from memsched.support import quantities
+from memsched.support.units import BYTES_FORMS, Bytes, exact_bytes, parse_bandwidth, parse_bytes, unit_written
+from memsched.support.views import Columns, Drawn, Tabular
+
+_LEAST = 1000  # bytes of a device: with less, a unit is missing
+OFFLOADED = "optimizer on the host"
+LARGER = "for larger batches"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +76,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit(Printed, Drawn, Tabular):
+class Fit(Drawn, Tabular):
     """Whether a training step fits, and how. Made by `memsched.torch.fit`.
 
     Attributes
@@ -108,6 +117,21 @@ class Fit(Printed, Drawn, Tabular):
         """What was assumed, also for some of the ways."""
         return [*self.assumed, *(f"{one.name}: {one.note}" for one in self.ways if one.note)]
 
+    @property
+    def next_step(self) -> str:
+        """What to do now, in a sentence."""
+        if self.fits:
+            return "nothing: train as it is"
+        batches = [(one.largest_batch, one.name) for one in self.ways if one.largest_batch]
+        smaller = "; or at most {} samples, by the way {!r}".format(*max(batches)) if batches else ""
+        fitting = [one for one in self.ways if one.makespan is not None]
+        if fitting:
+            best = min(fitting, key=lambda one: one.makespan or 0.0)
+            return _how(best.name, self.memory) + (f" ({best.note})" if best.note else "")
+        least = min(self.ways, key=lambda one: one.peak_memory)
+        needed = exact_bytes(least.peak_memory, unit_written(self.memory), up=True)
+        return f"give at least {needed}, by the way {least.name!r}{smaller or '; or a smaller batch'}"
+
     def to_json(self) -> dict[str, Any]:
         """The figures, as JSON has them."""
         said = {**asdict(self), "ways": [asdict(one) for one in self.ways], "assumed": list(self.assumed)}
@@ -121,3 +145,67 @@ class Fit(Printed, Drawn, Tabular):
             "makespan": (float, [one.makespan for one in self.ways]),
             "largest_batch": (int, [one.largest_batch for one in self.ways]),
         }
+
+
+def _how(way: str, memory: int) -> str:
+    """How to train in one of the ways that fit."""
+    if way == OFFLOADED:
+        return "keep the optimizer's state on the host, by a library that does so: it is the fastest that fits"
+    if way.endswith("micro-batches"):
+        return f"split the batch into {way.split()[0]} parts, and step once for all: it is the fastest that fits"
+    written = exact_bytes(memory, unit_written(memory)).partition(" (")[0].replace(" ", "")
+    budget = f'"{written}"' if parse_bytes(written) == memory else str(memory)
+    link = ', "bandwidth": 0' if way == "recompute" else ""
+    options = f'{{"budget": {budget}, "optimizer": optimizer{link}}}'
+    return f'{way}, the fastest that fits: torch.compile(model, backend="memsched", options={options})'
+
+
+def device_memory(memory: object) -> Bytes:
+    """Bytes of a device, from a number or a text with a unit.
+
+    Raises
+    ------
+    InvalidInputError
+        It is a percentage, which has no meaning here, or so little that a unit is missing.
+    """
+    if isinstance(memory, str) and memory.rstrip().endswith("%"):
+        raise InvalidInputError(f"memory is {shown(memory)}, but it is the device's, which has no share: {BYTES_FORMS}")
+    found = parse_bytes(memory, "memory")  # type: ignore[arg-type]  # it refuses what is neither number nor text
+    if found < _LEAST:
+        raise InvalidInputError(
+            f"memory is {shown(memory)}, less than {_LEAST} bytes; write the unit; did you mean {max(found, 1)}GiB?"
+        )
+    return found
+
+
+def check_asked(
+    model: str,
+    input: str | None,
+    *,
+    device: str,
+    memory: str | int | None = None,
+    optimizer: str | None = None,
+    autocast: str | None = None,
+    bandwidth: str | float | None = None,
+    time_limit: str | float | None = None,
+) -> None:
+    """Refuse what is wrong with texts before PyTorch is imported, which takes seconds.
+
+    Raises
+    ------
+    InvalidInputError
+        Naming what cannot be read, or is not there.
+    """
+    if device.strip().lower() != "here":
+        machine(device)
+    if memory is not None:
+        device_memory(memory)
+    if bandwidth is not None:
+        parse_bandwidth(bandwidth)
+    quantities.time_limit(time_limit)
+    parse_autocast(autocast)
+    if input is not None:
+        parse_input(input)
+    if optimizer is not None:
+        parse_optimizer(optimizer)
+    parse_model(model)

@@ -46,8 +46,9 @@ def _formula(source: str) -> tuple[str, int, str]:
     return network, int(numbers[0]), (numbers[1:] or [_GPU])[0].lower()
 
 
-def imported_problem(path: str) -> Problem | None:
-    """The chain of a .csv file, or the graph of an .onnx file; None if the path ends in neither."""
+def imported_problem(source: str) -> Problem | None:
+    """The chain of a .csv file, or the graph of an .onnx file, perhaps with dimensions; None if it is neither."""
+    path = path_in(source)
     ending = Path(path).suffix.lower()
     if ending == ".csv":
         from memsched.readers.csv_files import chain_from_csv
@@ -56,8 +57,29 @@ def imported_problem(path: str) -> Problem | None:
     if ending == ".onnx":
         from memsched.readers.onnx.model import graph_from_onnx
 
-        return graph_from_onnx(path)
+        return graph_from_onnx(path, dims=dict(_dimension(part, source) for part in _parts(source)))
     return None
+
+
+def path_in(source: str) -> str:
+    """The path of the file of a problem, without the dimensions of "model.onnx?batch=8"."""
+    return source.partition("?")[0] if _parts(source) else source
+
+
+def _parts(source: str) -> list[str]:
+    """What is said of the dimensions of an .onnx file."""
+    path, mark, said = source.partition("?")
+    return said.split("&") if mark and path.lower().endswith(".onnx") and not os.path.exists(source) else []
+
+
+def _dimension(part: str, source: str) -> tuple[str, int]:
+    """The name and the size of a dimension, as in "batch=8"."""
+    name, _, size = part.rpartition("=")
+    if not name or not size.isascii() or not size.isdigit() or len(size) > 18:
+        raise InvalidInputError(
+            f"{part!r} of {shown(source)} is no dimension with a size; write 'model.onnx?batch=8&length=128'"
+        )
+    return name, int(size)
 
 
 def find_problem(source: str) -> Problem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import sys
 import types
@@ -11,13 +12,14 @@ from difflib import get_close_matches
 from typing import Any, TypeVar, cast
 
 from memsched._core import Chain, Device, Graph, Schedule
-from memsched.errors import ArgumentError
+from memsched.errors import ArgumentError, shown
+from memsched.support.units import WRITTEN, parse_bytes, unit_written
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # What is called by several names, here and elsewhere.
 _ALIKE = (
-    ("M", "memory", "memories", "budget", "memory_budget", "capacity", "mem", "size", "limit"),
+    ("M", "memory", "memories", "budget", "budgets", "memory_budget", "capacity", "mem", "size", "limit"),
     ("beta", "bandwidth", "bandwidths", "link", "link_bandwidth", "bw", "rate"),
     ("planner", "planners", "algorithm", "strategy", "solver", "method"),
     ("problem", "problems", "chain", "graph", "model", "profile", "network", "source"),
@@ -32,6 +34,7 @@ _ALIKE = (
     ("gradient", "gradients", "grad"),
     ("result", "results", "plan", "schedule"),
     ("resident", "parameters", "weights"),
+    ("name", "layer", "stage", "module"),
 )
 
 
@@ -41,11 +44,16 @@ def public(function: Function) -> Function:
     The error is an InvalidInputError, and a TypeError as in all of Python. Signature and docstring are those of the
     function, and so are the globals, by which doctest tells whose it is.
     """
-    refused = _refused  # in the cell of `call`, which has the globals of another module
+    refused, swapped = _refused, _swapped  # in cells of `call`, which has the globals of another module
 
     def call(*args: Any, **named: Any) -> Any:
         try:
             return function(*args, **named)
+        except ValueError as error:
+            order = swapped(function, args)
+            if order is None:
+                raise
+            raise order from error
         except TypeError as error:
             trace = error.__traceback__
             if trace is None or trace.tb_next is not None:  # of the function itself
@@ -86,6 +94,11 @@ def _construct(kind: type) -> None:
             if not known:
                 raise
             raise _wrong(kind.__name__, known, places, needed, args, named, str(error)) from None
+        if kind is Device:
+            memory = args[0] if args else named["memory"]
+            unit = unit_written(parse_bytes(memory) if isinstance(memory, str) else memory)
+            if unit:
+                WRITTEN.put(self, unit)
 
     init.__doc__ = construct.__doc__
     init.__dict__["__wrapped__"] = construct
@@ -110,6 +123,18 @@ def _refused(
     return _wrong(function.__name__, list(known), places, needed, args, named, str(error))
 
 
+def _swapped(function: Callable[..., Any], args: Sequence[Any]) -> ArgumentError | None:
+    """The error of a call that failed, where a path and what to write or draw stand in each other's place."""
+    places = [name for name, one in inspect.signature(function).parameters.items() if one.kind is not one.KEYWORD_ONLY]
+    if len(args) < 2 or "path" not in places[:2]:
+        return None
+    at = places.index("path")
+    if isinstance(args[at], str | os.PathLike) or not isinstance(args[1 - at], str | os.PathLike):
+        return None
+    given = f"{shown(args[1 - at])} as {places[1 - at]}"
+    return ArgumentError(f"{function.__name__} takes {places[0]}, then {places[1]}; it is given {given}")
+
+
 def _wrong(
     what: str,
     known: Sequence[str],
@@ -123,25 +148,25 @@ def _wrong(
     takes = f"{what} takes {', '.join(known) or 'no arguments'}"
     unknown = [name for name in named if name not in known]
     if unknown:
-        meant = _meant(unknown[0], [name for name in known if name not in (*named, *places[: len(args)])])
-        guess = f"did you mean '{meant}'? " if meant else ""
-        return ArgumentError(f"{what} has no argument {unknown[0]!r}; {guess}{takes}")
+        guess = meant(unknown[0], [name for name in known if name not in (*named, *places[: len(args)])])
+        ask = f"did you mean '{guess}'? " if guess else ""
+        return ArgumentError(f"{what} has no argument {unknown[0]!r}; {ask}{takes}")
     if len(args) > len(places):
         only = ", ".join(places) or "none"
         rest = [name for name in known if name not in places]
-        remedy = f"; write the names of others: {', '.join(f'{name}=' for name in rest)}" if rest else ""
-        return ArgumentError(f"{what} takes {len(places)} arguments without names ({only}), not {len(args)}{remedy}")
+        remedy = f"; name the others: {', '.join(f'{name}=' for name in rest)}" if rest else ""
+        return ArgumentError(f"{what} takes {len(places)} positional arguments ({only}), not {len(args)}{remedy}")
     twice = [name for name in places[: len(args)] if name in named]
     if twice:
-        return ArgumentError(f"{what} is given {twice[0]!r} twice, with its name and without; {takes}")
+        return ArgumentError(f"{what} is given {twice[0]!r} twice, by position and by name; {takes}")
     missing = [name for name in needed if name not in (*named, *places[: len(args)])]
     if missing:
-        return ArgumentError(f"{what} lacks {', '.join(repr(name) for name in missing)}; {takes}")
+        return ArgumentError(f"{what} needs {', '.join(repr(name) for name in missing)}; {takes}")
     return ArgumentError(said)
 
 
-def _meant(name: str, free: Collection[str]) -> str | None:
-    """The argument that somebody meant who wrote this name."""
+def meant(name: str, free: Collection[str]) -> str | None:
+    """The argument or column that somebody meant who wrote this name."""
     for alike in _ALIKE:
         if name.lower() in map(str.lower, alike):
             for other in alike:

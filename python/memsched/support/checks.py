@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import numbers
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from memsched.errors import InvalidInputError, shown
 
+_MANY = 12  # words that an error does not list where it has one that was meant
 EXACT_BYTES = 2**53  # limit on byte counts and on the sum of a problem's sizes: doubles are exact up to here
 
 
@@ -44,8 +45,10 @@ def kind(name: str, value: object, kind: type[Kind]) -> Kind:
 
 def _read(value: object, kind: type) -> str:
     """What to add where a file is given for what it holds."""
-    path = isinstance(value, str | os.PathLike) and hasattr(kind, "load")
-    return f"; {kind.__name__}.load(path) reads one from a file" if path else ""
+    if not isinstance(value, str | os.PathLike) or not hasattr(kind, "from_json"):
+        return ""
+    read = "load" if callable(getattr(kind, "load", None)) else "from_json"  # the load of a placement is a figure
+    return f"; {kind.__name__}.{read}(path) reads one from a file"
 
 
 def one_or_more(name: str, value: object, kinds: tuple[type[Kind], ...], most: int) -> list[Kind]:
@@ -78,6 +81,14 @@ def is_list(value: object) -> bool:
     """Whether a value has elements in order: no text, document or set, and no array without dimensions."""
     other = isinstance(value, str | bytes | dict | set | frozenset)
     return isinstance(value, Iterable) and not other and getattr(value, "ndim", 1) != 0
+
+
+def names(name: str, value: object) -> list[Any]:
+    """Names in a list, or in a text with commas between them; whether they are known is checked elsewhere."""
+    listed = [value] if isinstance(value, str) else value
+    if not isinstance(listed, Iterable) or not is_list(listed):
+        raise InvalidInputError(f"{name} is {shown(value)}; give names, in a list or in a text with commas")
+    return [part for one in listed for part in (map(str.strip, one.split(",")) if isinstance(one, str) else [one])]
 
 
 def count(name: str, value: object, least: int, most: int) -> int:
@@ -126,14 +137,30 @@ def size(name: str, value: object, least: int = 0, most: int = EXACT_BYTES) -> i
     return int(value)  # type: ignore[call-overload,no-any-return]
 
 
+def close(word: object, known: Collection[str]) -> str | None:
+    """The one of some words that was meant by one that is none of them."""
+    small = {one.lower(): one for one in known}
+    near = get_close_matches(word[:100].lower(), small, n=1) if isinstance(word, str) else []
+    return small[near[0]] if near else None
+
+
 def choice(name: str, value: object, known: Collection[str]) -> str:
     """One of some words."""
     if not isinstance(value, str) or value not in known:
-        word = value if isinstance(value, str) else getattr(value, "__name__", None)  # a planner's function
-        near = get_close_matches(word[:100].lower(), known, n=1) if isinstance(word, str) else []
-        meant = f"did you mean '{near[0]}'? It" if near else "it"
-        raise InvalidInputError(f"{name} is {shown(value)}; {meant} must be one of {', '.join(known)}")
+        near = close(value if isinstance(value, str) else getattr(value, "__name__", None), known)  # of a function
+        meant = f"; did you mean '{near}'?" if near else ""
+        listed = f" It must be one of {', '.join(known)}" if near else f"; it must be one of {', '.join(known)}"
+        raise InvalidInputError(f"{name} is {shown(value)}{meant}{'' if near and len(known) > _MANY else listed}")
     return value
+
+
+def known(key: str, values: Mapping[str, Kind], what: str, where: str = "it") -> Kind:
+    """The value of a key, which must be one of those that there are."""
+    if key not in values:
+        near = close(key, values)
+        meant = f"did you mean {near!r}?" if near else f"the {what}s are {', '.join(values)}"
+        raise InvalidInputError(f"{where} has the unknown {what} {key!r}; {meant}")
+    return values[key]
 
 
 def progress(value: object) -> None:

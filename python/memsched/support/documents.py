@@ -15,25 +15,13 @@ from memsched import _core
 from memsched._core import Chain, Device, Graph, Schedule
 from memsched.errors import InvalidInputError, shown
 from memsched.support.files import path_of, read_text, write_bytes
+from memsched.support.kinds import FORMATS
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 _PLAIN = (dict, list, tuple, str, int, float, np.number, type(None))  # of Python and, as numbers, of numpy
 _DEEPEST = 100  # levels of lists and objects in a document
-
-# Stem of a format -> what such a document is, and what reads it.
-_KINDS = {
-    "memsched-chain": ("a chain", "Chain.load and `memsched plan` read"),
-    "memsched-graph": ("a graph", "Graph.load and `memsched plan` read"),
-    "memsched-family": ("a family of graphs", "GraphFamily.load and `memsched plan` read"),
-    "memsched-device": ("a device", "Device.load and the option --device read"),
-    "memsched-plan": ("a bare plan", "Schedule.load and `memsched simulate --problem` read"),
-    "memsched-result": ("a result", "Result.load and `memsched plot` read"),
-    "memsched-placement": ("a placement", "Placement.from_json and `memsched place` read"),
-    "memsched-torch-plan": ("a plan of a PyTorch model", "memsched.torch.TorchPlan.load and `memsched plot` read"),
-    "memsched-compiled": ("a plan that torch.compile cached", "only memsched.torch reads"),
-}
 
 Document = dict[str, Any]
 Source = Document | str | os.PathLike[str]
@@ -80,10 +68,10 @@ def _unexpected(found: object, formats: tuple[str, ...]) -> str:
     stem = found.partition("/")[0] if isinstance(found, str) else ""
     if stem in [name.partition("/")[0] for name in formats]:
         return f"has the format {shown(found)}, of another version of memsched; expected {wanted}"
-    if stem not in _KINDS:
+    if stem not in FORMATS:
         return f"has the format {shown(found)}, which is none of memsched's; expected {wanted}"
-    kind, readers = _KINDS[stem]
-    *others, last = dict.fromkeys(_KINDS[name.partition("/")[0]][0] for name in formats)
+    kind, readers = FORMATS[stem]
+    *others, last = dict.fromkeys(FORMATS[name.partition("/")[0]][0] for name in formats)
     expected = f"{', '.join(others)} or {last}" if others else last
     return f"is {kind} (format {shown(found)}), which {readers}; expected {expected}"
 

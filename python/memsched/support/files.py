@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, TypeAlias
 
 from memsched.errors import InvalidInputError, shown
+from memsched.support.kinds import told_kind
 
 MOST_BYTES = 1 << 28  # limit of an input file, 256 MiB; as JSON it becomes gigabytes of objects
 
@@ -73,13 +74,14 @@ def _of_tilde(name: str) -> str:
     return "; only a shell knows '~', so write the path in full" if name.startswith("~") else ""
 
 
-def read_text(path: Name, *, encoding: str = "utf-8-sig", most: int = MOST_BYTES) -> str:
+def read_text(path: Name, *, most: int = MOST_BYTES) -> str:
     """Read a whole text file of at most `most` bytes; line ends are kept, a byte order mark is not."""
     content = read_bytes(path, most)
     try:
-        return content.decode(encoding)
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InvalidInputError(f"'{path_of(path)}' is not UTF-8 text (byte {error.start})") from error
+        kind = told_kind(content)
+        raise InvalidInputError(f"'{path_of(path)}' is {kind or f'not UTF-8 text (byte {error.start})'}") from error
     except (ValueError, MemoryError) as error:
         raise InvalidInputError(f"'{path_of(path)}' cannot be read: {why(error)}") from error
 

@@ -1,13 +1,35 @@
-"""Values of an immutable object that are computed once and forgotten with it."""
+"""Values of an object that are kept as long as it is: noted, or computed once."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 Value = TypeVar("Value")
+
+
+class Notes(Generic[Value]):
+    """A value for each of some objects, which need not be hashable; equal objects have their own."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[weakref.ref[Any], Value]] = {}
+
+    def put(self, one: Any, value: Value) -> Value:
+        """Note a value; it is returned."""
+
+        def forget(gone: weakref.ref[Any], key: int = id(one)) -> None:
+            if key in self._kept and self._kept[key][0] is gone:  # otherwise another object already has this id
+                del self._kept[key]
+
+        self._kept[id(one)] = (weakref.ref(one, forget), value)
+        return value
+
+    def get(self, one: Any) -> Value | None:
+        """The value of an object, if one was noted."""
+        known = self._kept.get(id(one))
+        return known[1] if known is not None and known[0]() is one else None
 
 
 def once_per_object(make: Callable[..., Value]) -> Callable[..., Value]:
@@ -16,19 +38,13 @@ def once_per_object(make: Callable[..., Value]) -> Callable[..., Value]:
     The object need not be hashable, and equal objects are treated separately. If two threads ask at the same time, both
     may compute, and either value is kept.
     """
-    kept: dict[int, tuple[weakref.ref[Any], dict[Hashable, Value]]] = {}
+    kept = Notes[dict[Hashable, Value]]()
 
     @wraps(make)
     def remembered(one: Any, *arguments: Hashable) -> Value:
-        known = kept.get(id(one))
-        if known is None or known[0]() is not one:
-
-            def forget(gone: weakref.ref[Any], key: int = id(one)) -> None:
-                if key in kept and kept[key][0] is gone:  # otherwise another object already has this id
-                    del kept[key]
-
-            known = kept[id(one)] = (weakref.ref(one, forget), {})
-        values, key = known[1], tuple((type(value), value) for value in arguments)  # True is not 1
+        values, key = kept.get(one), tuple((type(value), value) for value in arguments)  # True is not 1
+        if values is None:
+            values = kept.put(one, {})
         try:
             known_value = key in values
         except (TypeError, ValueError):  # an argument without a hash, which `make` refuses by name

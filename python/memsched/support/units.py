@@ -12,6 +12,7 @@ from numbers import Rational
 from memsched._core import Device
 from memsched.errors import InvalidInputError, shown
 from memsched.support.checks import EXACT_BYTES, is_number
+from memsched.support.memo import Notes
 
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _SECONDS = {"": 0, "s": 0, "ms": -3, "us": -6, "\u00b5s": -6, "\u03bcs": -6, "ns": -9}  # the micro sign, and Greek mu
@@ -25,7 +26,8 @@ _UNITS = "B, kB, MB, GB, TB, KiB, MiB, GiB, TiB"
 _DECIMAL = ("B", "kB", "MB", "GB", "TB", "PB")
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 BYTES_FORMS = "8GiB (1024^3), 12GB (1000^3), 500MB, 1e9 or plain bytes"
-MEMORY_FORMS = f"{BYTES_FORMS}, or 40% (0%: min_memory, 100%: peak_memory of the plain run)"
+PERCENT_ENDS = "0%: min_memory, 100%: peak of the plain run"
+MEMORY_FORMS = f"{BYTES_FORMS}, or 40% ({PERCENT_ENDS})"
 _BANDWIDTH_FORMS = "12GB/s, 12.2e9 (bytes per second), inf (a free link) or 0 (no link)"
 _SECONDS_FORMS = "1, 0.5, 10ms or 10us"
 _CHUNK_FORMS = f"16MiB (or another size: {BYTES_FORMS}), storage or none"
@@ -60,7 +62,7 @@ def _split(text: str, what: str, forms: str) -> tuple[Fraction, str]:
     text = text.replace("\u00a0", " ").replace("\u202f", " ")  # as spreadsheets write between a number and its unit
     match = _NUMBER.fullmatch(text) if len(text) <= _LONGEST else None  # matching takes time quadratic in the length
     if match is None and re.fullmatch(r"\s*\d+,\d+\s*[a-z/%]*\s*", text[:_LONGEST], re.IGNORECASE | re.ASCII):
-        raise _refuse(what, text, "whose comma must be a point", forms)
+        raise _refuse(what, text, "with a comma for the decimal point", forms)
     if match is None:
         raise _refuse(what, text, "which is not a number with a unit", forms)
     try:
@@ -200,7 +202,7 @@ def parse_seconds(value: str, what: str = "the duration") -> float:
     return _as_float(amount * Fraction(10) ** _SECONDS[unit.lower()], what, value, _SECONDS_FORMS)
 
 
-def parse_chunk(value: str) -> int | str | None:
+def parse_chunk(value: str, what: str = "chunk") -> int | str | None:
     """How tensors travel: the largest piece in bytes, "storage", or None for whole tensors.
 
     Examples
@@ -211,9 +213,9 @@ def parse_chunk(value: str) -> int | str | None:
     word = value.strip().lower()
     if word in ("storage", "none"):
         return "storage" if word == "storage" else None
-    size = _bytes_of(value, "the chunk", _CHUNK_FORMS)
+    size = _bytes_of(value, what, _CHUNK_FORMS)
     if size == 0:
-        raise _refuse("the chunk", value, "but a piece has at least one byte", _CHUNK_FORMS)
+        raise _refuse(what, value, "but a piece has at least one byte", _CHUNK_FORMS)
     return size
 
 
@@ -237,16 +239,19 @@ def _scaled(value: float, digits: int, base: int, *units: str) -> str:
     return f"{_rounded(amount, 4 if amount >= 1000 else digits)} {units[power]}"
 
 
-def format_bytes(count: float) -> str:
-    """A size in a suitable unit, in powers of 1024.
+def format_bytes(count: float, like: str = "") -> str:
+    """A size in a suitable unit: in powers of 1024, or of 1000 as the unit that it is to be like.
 
     Examples
     --------
     >>> format_bytes(512), format_bytes(8589934592), format_bytes(2495698035), format_bytes(1024**3 - 1)
     ('512 B', '8 GiB', '2.32 GiB', '1.00 GiB')
+    >>> format_bytes(2495698035, "MB"), format_bytes(2495698035, "MiB"), format_bytes(2495698035, "%")
+    ('2.50 GB', '2.32 GiB', '2.32 GiB')
     """
     sign, count = ("-", -count) if count < 0 else ("", count)
-    return sign + _scaled(count, 3, 1024, *_BINARY)
+    base, units = (1000, _DECIMAL) if like in _DECIMAL[1:] else (1024, _BINARY)
+    return sign + _scaled(count, 3, base, *units)
 
 
 def exact_bytes(count: int, unit: str = "", *, up: bool = False) -> str:
@@ -296,9 +301,12 @@ def told_budget(memory: int, needed: int) -> str:
     return exact_bytes(memory, unit_written(memory)) + (f' (did you mean "{memory}%"?)' if meant else "")
 
 
+WRITTEN = Notes[str]()  # the unit in which the memory of a device was written
+
+
 def unit_written(count: object) -> str:
-    """The unit that a number of bytes was written in; "" of others."""
-    return count.unit if isinstance(count, Bytes) else ""
+    """The unit that a number of bytes, or the memory of a device, was written in; "" of others."""
+    return count.unit if isinstance(count, Bytes) else WRITTEN.get(count) or ""
 
 
 def format_bandwidth(bandwidth: float) -> str:
@@ -361,22 +369,26 @@ def counted(count: int, what: str, several: str = "") -> str:
     return f"{count} {what if count == 1 else several or what + 's'}"
 
 
-def _number(kind: str, value: float) -> str:
+def format_number(kind: str, value: float, like: str = "") -> str:
+    """A bandwidth, seconds, or bytes in a unit like this one."""
     if kind == "bandwidth":
         return format_bandwidth(value)
-    return format_seconds(value) if kind == "seconds" else format_bytes(value)
+    return format_seconds(value) if kind == "seconds" else format_bytes(value, like)
 
 
-def format_link(device: Device, number: Callable[[str, float], str] = _number) -> str:
-    """The link and host memory of a device; `number` formats a value of kind "bandwidth", "seconds" or "bytes"."""
+def format_link(device: Device, number: Callable[[str, float], str] = format_number) -> str:
+    """The link and host memory of a device; `number` formats a value of kind "bandwidth", "seconds" or "bytes".
+
+    What has no meaning without a link, or with a free one, is left out.
+    """
     text, alike = number("bandwidth", device.d2h), device.d2h == device.h2d
+    if alike and device.d2h == 0:
+        return text
     if not alike:
         text += f" to the host, {number('bandwidth', device.h2d)} back"
-    at_no_time = device.d2h == 0 or (math.isinf(device.d2h) and not device.latency)
-    if device.duplex:
-        text += ", both directions at once" if at_no_time or not alike else " in both directions at once"
-    elif not (alike and at_no_time):
-        text += ", one direction at a time"
+    if not alike or math.isfinite(device.d2h) or device.latency:
+        at_once = " in both directions at once" if alike else ", both directions at once"
+        text += at_once if device.duplex else ", one direction at a time"
     if device.latency:
         text += f", latency {number('seconds', device.latency)}"
     if device.host_memory is not None:

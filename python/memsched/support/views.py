@@ -30,18 +30,12 @@ def _views() -> Any:
 
 
 class Shown:
-    """A value with a table for notebooks, and a picture if there is one and matplotlib is installed."""
+    """A value that is a table in notebooks and where it is printed; in notebooks with its picture, if there is one."""
 
     __slots__ = ()
 
     def _repr_html_(self) -> str:
         return str(_views().html(self))
-
-
-class Printed(Shown):
-    """A value that is printed as a table, too."""
-
-    __slots__ = ()
 
     def __str__(self) -> str:
         return str(_views().text(self))

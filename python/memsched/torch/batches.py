@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,23 +10,20 @@ from typing import Any
 import torch
 
 from memsched._core import Device, Graph
-from memsched.errors import InfeasibleError
+from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.planners.registry import PLANNERS
 from memsched.problems.problem import least_memory, peak_memory
 from memsched.result import Result
 from memsched.torch.compiled.as_graph import LEAVE
-from memsched.torch.errors import CaptureError
 
 
-class OtherBatchError(CaptureError):
+class OtherBatchError(InvalidInputError):
     """The model does not run with so many samples."""
 
 
 @contextlib.contextmanager
 def told_of(batch: int, given: int) -> Iterator[None]:
     """What fails at another batch than the one that was given is told with it."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")  # it writes the traceback of each
-    quiet, logger.disabled = logger.disabled, True
     try:
         yield
     except (AssertionError, torch.OutOfMemoryError):
@@ -36,8 +32,6 @@ def told_of(batch: int, given: int) -> Iterator[None]:
         if batch == given:
             raise
         raise OtherBatchError(f"at batch {batch} the model cannot run: {error}") from error
-    finally:
-        logger.disabled = quiet
 
 
 def plan_within(graph: Graph, device: Device, time_limit: float | None, **more: Any) -> Result:

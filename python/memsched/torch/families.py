@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
+import copy
 import importlib
 import importlib.util
 import inspect
-import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from memsched.errors import InvalidInputError
+from memsched.problems.specs import PIP, SPEC_FORMS, ModelSpec, first_on_path, near
 
 _BATCH = 8
 _TOKENS = 128
-_PIP = {
-    "torchvision": "pip install --no-deps torchvision==0.28.0 pillow",
-    "timm": "pip install --no-deps timm==1.0.29 safetensors pyyaml huggingface_hub",
-    "transformers": "pip install transformers==5.17.0",
-}
-SPEC_FORMS = (
-    "write torchvision:resnet101, timm:deit_tiny_patch16_224, transformers:gpt2?n_layer=24 or my.module:function"
-)
 # Schemas only: they let torchvision be imported; the operators of detection models stay without code.
 _SCHEMAS = tuple(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor" for name in ("nms", "qnms"))
 _libraries: list[Any] = []  # a Library that is garbage collected takes its schemas with it
@@ -45,29 +37,9 @@ class Parts(NamedTuple):
     padding: int | None = None  # the token that random ids avoid
 
 
-def parse_options(text: str, what: str) -> dict[str, Any]:
-    """The options behind the question mark of a spec; values are JSON where they can be, else words."""
-    options: dict[str, Any] = {}
-    for pair in text.split("&") if text else []:
-        key, equals, value = pair.partition("=")
-        if not (key and equals and value) or key in options:
-            raise InvalidInputError(f"{what} has the option {pair!r}; write key=value once a key, with & between")
-        try:
-            options[key] = json.loads(value.lower() if value in ("True", "False") else value)
-        except json.JSONDecodeError:
-            options[key] = value
-    return options
-
-
-def _near(word: str, known: Iterable[str]) -> str:
-    """How an error goes on: the known words that resemble this one."""
-    near = difflib.get_close_matches(word, [*known], n=5)
-    return f"; near: {', '.join(near)}" if near else ""
-
-
 def _require(package: str) -> None:
     if importlib.util.find_spec(package) is None:
-        raise InvalidInputError(f"this model needs the package {package}, which is not installed; {_PIP[package]}")
+        raise InvalidInputError(f"this model needs the package {package}, which is not installed; {PIP[package]}")
 
 
 def _define_missing_operators() -> None:
@@ -123,9 +95,6 @@ def _image(options: dict[str, Any], channels: int, height: int, width: int) -> s
 def _build_torchvision(name: str, options: dict[str, Any], spec: str) -> Parts:
     models = torchvision().models
     video = models.list_models(module=models.video)
-    known = [*models.list_models(module=models), *video]
-    if name not in known:
-        raise InvalidInputError(f"torchvision has no classification or video model {name!r}{_near(name, known)}")
     # These two warn unless told whether to initialise.
     options = {"init_weights": True, **options} if name in ("inception_v3", "googlenet") else options
     model = _construct(spec, lambda: models.get_model(name, weights=None, **options))
@@ -138,9 +107,6 @@ def _build_torchvision(name: str, options: dict[str, Any], spec: str) -> Parts:
 
 def _build_timm(name: str, options: dict[str, Any], spec: str) -> Parts:
     timm = _import("timm")
-    known = timm.list_models()
-    if name.partition(".")[0] not in known:
-        raise InvalidInputError(f"timm has no model {name!r}{_near(name, known)}")
     model = _construct(spec, lambda: timm.create_model(name, pretrained=False, **options))
     size = (getattr(model, "pretrained_cfg", None) or {}).get("input_size") or (3, 224, 224)
     return Parts(model, None, _image(options, int(options.get("in_chans", size[0])), size[1], size[2]))
@@ -148,16 +114,13 @@ def _build_timm(name: str, options: dict[str, Any], spec: str) -> Parts:
 
 def _configure(auto: Any, name: str, options: dict[str, Any], spec: str) -> Any:
     """The configuration of a model type, with every option checked against what the type knows."""
-    known = list(auto.configuration_auto.CONFIG_MAPPING.keys())
-    if name not in known:
-        raise InvalidInputError(f"transformers has no model type {name!r}{_near(name, known)}")
     for_model = auto.configuration_auto.AutoConfig.for_model
     refusal = importlib.import_module("huggingface_hub.errors").StrictDataclassError
     plain = _construct(spec, lambda: for_model(name), refusal)
     keys = {*plain.to_dict(), *plain.attribute_map}
     for key in options:
         if key not in keys:
-            raise InvalidInputError(f"the configuration of transformers:{name} has no field {key!r}{_near(key, keys)}")
+            raise InvalidInputError(f"the configuration of transformers:{name} has no field {key!r}{near(key, keys)}")
     config = _construct(spec, lambda: for_model(name, **options), refusal)
     if hasattr(config, "use_cache"):
         config.use_cache = False  # a training step keeps no keys and values for later tokens
@@ -195,59 +158,61 @@ def _build_transformers(name: str, options: dict[str, Any], spec: str) -> Parts:
     return Parts(model, None, default, named, "int", getattr(text, "vocab_size", None), padding)
 
 
-@contextlib.contextmanager
-def _current_folder_first() -> Iterator[None]:
-    """Import from the current folder, as `python -m` does."""
-    folder = os.getcwd()
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ValueError):
-            sys.path.remove(folder)
+def _build_own(spec: ModelSpec, text: str) -> Callable[[], Parts]:
+    """What makes the model of a user's module, which is imported here, from the current folder as `python -m` does.
 
-
-def load_function(module: str, name: str, spec: str) -> Callable[[], Any]:
-    """The function of a module in the current folder, or anywhere that Python finds it."""
+    A function may return the model, or the model with its inputs; a class is called alike, and a model is taken as it
+    is.
+    """
+    with first_on_path(spec.folder):
+        try:
+            module = importlib.import_module(spec.family)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{spec.family}.".startswith(f"{error.name}."):
+                raise  # the module is here and misses something itself
+            raise InvalidInputError(f"the model {text!r} names no module {spec.family!r}; {SPEC_FORMS}") from error
+    made = getattr(module, spec.name, None)
+    if not callable(made):
+        own = [key for key, value in vars(module).items() if callable(value)]
+        raise InvalidInputError(f"the module {spec.family!r} has no function {spec.name!r}{near(spec.name, own)}")
+    if isinstance(made, nn.Module):
+        if spec.options:
+            raise InvalidInputError(f"the model {text!r} gives options to a model that is made already; leave them out")
+        return lambda: Parts(copy.deepcopy(made), None, None)
     try:
-        with _current_folder_first():
-            found = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # the module is here and misses something itself
-        near = _near(module, FAMILIES)
-        raise InvalidInputError(
-            f"the model {spec!r} names no family and no module {module!r}{near}; {SPEC_FORMS}"
-        ) from error
-    function = getattr(found, name, None)
-    if not callable(function):
-        known = [key for key, value in vars(found).items() if callable(value)]
-        raise InvalidInputError(f"the module {module!r} has no function {name!r}{_near(name, known)}")
-    try:
-        inspect.signature(function).bind()
+        inspect.signature(made).bind(**spec.options)
     except TypeError as error:
         raise InvalidInputError(
-            f"{spec} cannot be called without arguments: {error}; write a function that can"
+            f"{text} cannot be called so: {error}; give arguments as in my.module:function?width=64, or write a "
+            "function that needs none"
         ) from error
-    return function
+    except ValueError:  # it has no signature, and says what is wrong when it is called
+        pass
+    return lambda: _called(made, spec, text)
 
 
-def call_function(function: Callable[[], Any], spec: str) -> Parts:
-    """The model, and the inputs if there are any, that a user's function makes."""
-    with _current_folder_first():
-        made = function()
+def _called(function: Callable[..., Any], spec: ModelSpec, text: str) -> Parts:
+    with first_on_path(spec.folder):
+        made = function(**spec.options)
     model, args = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):
         kind = type(model).__name__
         raise InvalidInputError(
-            f"{spec} returned {kind}; it must return a torch.nn.Module, or (module, tuple of inputs)"
+            f"{text} returned {kind}; it must return a torch.nn.Module, or (module, tuple of inputs)"
         )
     if args is not None and not isinstance(args, tuple):
         args = tuple(args) if isinstance(args, list) else (args,)
     return Parts(model, args, None)
 
 
-FAMILIES: dict[str, Callable[[str, dict[str, Any], str], Parts]] = {
+def builder_of(spec: ModelSpec, text: str) -> Callable[[], Parts]:
+    """What makes the model of a spec; a module of the user's is imported now, not while the model is made."""
+    if spec.family in _FAMILIES:
+        return lambda: _FAMILIES[spec.family](spec.name, spec.options, text)
+    return _build_own(spec, text)
+
+
+_FAMILIES: dict[str, Callable[[str, dict[str, Any], str], Parts]] = {
     "torchvision": _build_torchvision,
     "timm": _build_timm,
     "transformers": _build_transformers,

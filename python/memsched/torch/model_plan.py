@@ -18,6 +18,7 @@ from memsched.planners.registry import min_memory
 from memsched.problems.problem import peak_memory
 from memsched.result import Result
 from memsched.support import checks
+from memsched.support.arguments import public
 from memsched.support.documents import Document, Source, check_keys, fields, read_document, write_document
 from memsched.torch.compiled import cache
 from memsched.torch.compiled.as_graph import Resident
@@ -29,6 +30,7 @@ from memsched.torch.compiled.plan import CompiledPlan, plan_again, plan_and_docu
 from memsched.torch.compiled.sizes import LossBytes
 from memsched.torch.compiled.special_groups import Expecting
 from memsched.torch.compiled.unplanned import UnplannedWarning
+from memsched.torch.errors import told
 from memsched.torch.trial import trial_step, untouched
 from memsched.torch.verify import Verified, verified
 
@@ -207,15 +209,16 @@ class TorchPlan:
             was planned.
         """
         check_model(model)
-        return verified(
-            lambda step: trial_step(model, step, args, kwargs, self.device),
-            model._call_impl,
-            lambda group: _compiled(model, group),
-            start=lambda: untouched(model, (args, kwargs)),
-            group=self._group,
-            plan=self.plan,
-            device=self.device,
-        )
+        with told(model, args, kwargs):
+            return verified(
+                lambda step: trial_step(model, step, args, kwargs, self.device),
+                model._call_impl,
+                lambda group: _compiled(model, group),
+                start=lambda: untouched(model, (args, kwargs)),
+                group=self._group,
+                plan=self.plan,
+                device=self.device,
+            )
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON. `load` reads it, on this machine or another with the same kind of device."""
@@ -278,6 +281,7 @@ def _counts(what: str, parts: Mapping[str, Any]) -> dict[str, int]:
     return {name: checks.count(f"{name} of {what}", one, 0, 2**62) for name, one in parts.items()}
 
 
+@public
 def plan(
     model: torch.nn.Module,
     args: Sequence[Any],
@@ -362,7 +366,8 @@ def plan(
         time_limit=time_limit,
         optimizer=optimizer,
     )
-    seen = look(model, args, dict(kwargs or {}), options, loss=loss)
+    with told(model, args, kwargs, loss):
+        seen = look(model, args, dict(kwargs or {}), options, loss=loss)
     if seen.unplanned:
         warnings.warn(seen.unplanned[0], UnplannedWarning, stacklevel=2)
     made, document = plan_and_document(seen.visits, seen.returns, seen.resident, options)

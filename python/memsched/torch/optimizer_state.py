@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, shown
+from memsched.problems.specs import parse_optimizer
 from memsched.support import checks
 from memsched.torch.compiled.private import optimizer_hooks_aside
-from memsched.torch.families import parse_options
 from memsched.torch.module_state import generators_unchanged
 from memsched.torch.nests import tensors_of
 
@@ -32,7 +32,8 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer | int | None, device: torch
         return checks.count("optimizer", optimizer, 0, 2**63 - 1)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InvalidInputError(
-            f"optimizer is {optimizer!r}; give a torch.optim.Optimizer, or the bytes of its state as a number"
+            f"optimizer is {shown(optimizer)}; give a torch.optim.Optimizer, such as "
+            "torch.optim.AdamW(model.parameters()), or the bytes of its state as a number"
         )
     inner = getattr(optimizer, "optimizer", None)
     if isinstance(inner, torch.optim.Optimizer) and inner.state is optimizer.state:
@@ -49,18 +50,19 @@ def optimizer_named(spec: str, parameters: Iterable[torch.nn.Parameter]) -> torc
     InvalidInputError
         There is no such class, or it does not take these options.
     """
-    name, _, options = spec.partition("?")
+    name, options = parse_optimizer(spec)
     known = {
         one.lower(): made
         for one, made in vars(torch.optim).items()
         if isinstance(made, type) and issubclass(made, torch.optim.Optimizer) and made is not torch.optim.Optimizer
     }
-    found = known[checks.choice("optimizer", name.strip().lower(), known)]
-    given = {"lr": 1e-3, **parse_options(options, f"the optimizer {spec!r}")}
+    found = known[checks.choice("optimizer", name, known)]
     try:
-        return found(list(parameters), **given)
+        return found(list(parameters), **{"lr": 1e-3, **options})
     except (TypeError, ValueError) as error:
-        takes = f"the options are those of torch.optim.{found.__name__}, such as {spec.partition('?')[0]}?lr=0.01"
+        words = [f"{key}={value}" for key, value in options.items() if isinstance(value, str)]
+        takes = f"the options are those of torch.optim.{found.__name__}, such as {name}?lr=0.01"
+        takes = f"{' and '.join(words)} must be a number; {takes}" if words else takes
         raise InvalidInputError(f"optimizer is {spec!r}, which it does not take ({error}); {takes}") from error
 
 

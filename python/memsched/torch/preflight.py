@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Mapping, Sequence
@@ -12,17 +13,18 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memsched._core import Device, Graph
-from memsched.errors import InfeasibleError, InvalidInputError, shown
+from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.problems.budget import warn_if_slow
-from memsched.study.fit import Fit, Steady, Way
+from memsched.study.fit import LARGER, OFFLOADED, Fit, Steady, Way, check_asked, device_memory
 from memsched.support import checks
-from memsched.support.units import parse_bytes
+from memsched.support.arguments import public
+from memsched.support.units import Bytes, parse_bytes
 from memsched.torch.batches import OtherBatchError, form_of, largest_size, least, plan_within, scaled, told_of
-from memsched.torch.compiled.look import Loss, check_call, device_of, look, options_of
+from memsched.torch.compiled.look import Loss, check_model, device_of, look, options_of
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import Timed, device_for, timed
-from memsched.torch.errors import CaptureError
-from memsched.torch.machines import machine
+from memsched.torch.errors import CaptureError, told
+from memsched.torch.machines import MACHINES, machine
 from memsched.torch.nests import tensors_of, with_tensors
 from memsched.torch.optimizer_state import optimizer_named
 from memsched.torch.profile import named_model
@@ -31,11 +33,11 @@ from memsched.torch.substitutes import kernels_of, substitute
 from memsched.torch.weightless import fake_mode_of
 
 PLANNER_SECONDS = 5.0
-_LEAST = 1000  # bytes of a device: with less, a unit is missing
 _PLANNED = ("recompute", "recompute and offload")
 _CAPTURES = 4  # of a step, until the largest batch is found
 
 
+@public
 def fit(
     model: torch.nn.Module,
     args: Sequence[Any],
@@ -90,7 +92,7 @@ def fit(
     >>> found.ways[0].largest_batch < 256
     True
     """
-    check_call(model, args)
+    check_model(model)
     checks.flag("largest", largest)
     bytes_ = _memory(memory, device, model)
     options = options_of(
@@ -104,7 +106,8 @@ def fit(
         time_limit=time_limit,
         optimizer=optimizer,
     )
-    return _Asked(model, tuple(args), dict(kwargs or {}), optimizer, loss, options, bytes_).answered(largest)
+    with told(model, args, kwargs, loss):
+        return _Asked(model, tuple(args), dict(kwargs or {}), optimizer, loss, options, bytes_).answered(largest)
 
 
 def fit_spec(
@@ -120,8 +123,14 @@ def fit_spec(
     largest: bool = True,
 ) -> Fit:
     """`fit` for a model that a line of text names, such as "transformers:gpt2", and an optimiser such as "adamw"."""
-    machine(device)  # complains before the work
-    with named_model(model, input, autocast=autocast) as built:
+    asked: dict[str, Any] = {"device": device, "memory": memory, "optimizer": optimizer, "bandwidth": bandwidth}
+    check_asked(model, input, **asked, autocast=autocast, time_limit=time_limit)
+    device = device.strip().lower()
+    if device == "here" and not torch.cuda.is_available():
+        raise InvalidInputError(
+            f"device is 'here', and there is no GPU here; name the one to train on: {', '.join(MACHINES)}"
+        )
+    with named_model(model, input, where="cuda" if device == "here" else "cpu", autocast=autocast) as built:
         stepping = None if optimizer is None else optimizer_named(optimizer, built.model.parameters())
         return fit(
             built.model,
@@ -159,11 +168,16 @@ class _Asked:
 
     def answered(self, largest: bool) -> Fit:
         """All ways."""
-        batch = self._batch
-        ways = [self._plain(), self._planned(_PLANNED[0], link=False)]
-        if self._device(link=True).d2h > 0:
-            ways += [self._planned(_PLANNED[1], link=True), *self._optimizer_on_host()]
-        ways += self._accumulated()
+        batch, plain = self._batch, self._plain()
+        link = self._device(link=True).d2h
+        warn_if_slow(self._at(batch).graph, link, "bandwidth")
+        if plain.fits:
+            planned = _PLANNED[: 1 + (link > 0)] if largest and batch else ()
+            ways = [plain, *(replace(plain, name=name, note=LARGER) for name in planned)]
+        else:
+            ways = [plain, self._planned(_PLANNED[0], link=False)]
+            ways += [self._planned(_PLANNED[1], link=True), *self._optimizer_on_host()] if link else []
+            ways += self._accumulated()
         if largest and batch:
             ways = [replace(one, largest_batch=self._largest_of(one.name)) for one in ways]
         times = str(self._at(batch).facts["source"])
@@ -195,7 +209,6 @@ class _Asked:
     def _planned(self, name: str, *, link: bool) -> Way:
         update = self._updating(self._batch)
         graph, device = self._at(self._batch).graph, self._device(link=link)
-        warn_if_slow(graph, device.d2h, "bandwidth")
         try:
             result = plan_within(graph, device, self._options.time_limit)
         except InfeasibleError:
@@ -210,7 +223,7 @@ class _Asked:
         need = max(found.peak_forward_backward - found.optimizer, found.parameters + found.gradients) + self._reserve
         seconds = self._seconds(self._batch) + found.gradients / link.d2h + found.parameters / link.h2d
         note = "its updates are not timed, and memsched does not run it"
-        return [self._way("optimizer on the host", need, seconds, note)]
+        return [self._way(OFFLOADED, need, seconds, note)]
 
     def _accumulated(self) -> list[Way]:
         """The fewest micro-batches that fit."""
@@ -239,20 +252,18 @@ class _Asked:
         return self.steady(batch).peak_memory + self._reserve
 
     def _plain_fits(self, batch: int) -> bool:
-        try:
+        with contextlib.suppress(OtherBatchError):
             return self._plain_need(batch) <= self._memory
-        except OtherBatchError:
-            return False
+        return False
 
     def _updating(self, batch: int) -> int:
         found = self.steady(self._batch)
         return found.peak_update - found.inputs + found.inputs * batch // max(self._batch, 1) + self._reserve
 
     def _there_is_a_plan(self, batch: int, graph: Graph, device: Device) -> bool:
-        try:
+        with contextlib.suppress(InfeasibleError):
             return bool(self._updating(batch) <= self._memory and plan_within(graph, device, None, moves=0))
-        except InfeasibleError:
-            return False
+        return False
 
     def _fits_between(self, one: int, other: int, device: Device, batch: int) -> bool:
         graph = scaled((one, self._at(one).graph), (other, self._at(other).graph), batch)
@@ -281,18 +292,14 @@ class _Asked:
 
     def _is_alike(self, batch: int) -> bool:
         """Whether the model runs with so many samples, by the same operations as with those that were given."""
-        if batch < 1:
-            return False
-        try:
-            return form_of(self._at(batch).graph) == form_of(self._at(self._batch).graph)
-        except OtherBatchError:
-            return False
+        with contextlib.suppress(OtherBatchError):
+            return batch >= 1 and form_of(self._at(batch).graph) == form_of(self._at(self._batch).graph)
+        return False
 
     def _is_planned(self, batch: int, device: Device) -> bool:
-        try:
+        with contextlib.suppress(OtherBatchError):
             return self._there_is_a_plan(batch, self._at(batch).graph, device)
-        except OtherBatchError:
-            return False
+        return False
 
     def _steady(self, batch: int, micro_batches: int = 1) -> Steady:
         args, kwargs = self._inputs(batch)
@@ -342,14 +349,9 @@ class _Asked:
 def _memory(memory: str | int | None, device: str, model: torch.nn.Module) -> int:
     """Bytes of the device."""
     if memory is not None:
-        found = parse_bytes(memory, "memory")
-        if found < _LEAST:
-            raise InvalidInputError(
-                f"memory is {shown(memory)}, less than {_LEAST} bytes; write the unit, such as 80GiB"
-            )
-        return found
+        return device_memory(memory)
     if device != "here":
-        return machine(device)[0].memory
+        return Bytes(machine(device)[0].memory, "GB")  # as data sheets have it
     where = device_of(model)
     if where.type != "cuda":
         raise InvalidInputError(

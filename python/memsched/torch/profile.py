@@ -13,23 +13,24 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memsched._core import Chain
-from memsched.errors import InvalidInputError, MemschedError
+from memsched.errors import InvalidInputError
+from memsched.problems.specs import parse_autocast
+from memsched.support.arguments import public
 from memsched.torch import zoo
 from memsched.torch.chain_of import Bytes, stages_of
 from memsched.torch.compiled.as_graph import Visit, held_by_caller
 from memsched.torch.compiled.look import Look, look
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.times import measured_seconds, modelled_seconds
-from memsched.torch.errors import CaptureError
+from memsched.torch.errors import CallError, CaptureError, told
 from memsched.torch.link import measure_link
 from memsched.torch.machines import Machine, machine
 from memsched.torch.optimizer_state import distinct_bytes
 from memsched.torch.roofline import describe
 from memsched.torch.substitutes import substitute_for_chains
 
-AUTOCASTS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
-
+@public
 def profile(
     model: torch.nn.Module,
     args: Sequence[Any],
@@ -69,7 +70,7 @@ def profile(
     CaptureError
         torch.compile does not capture the model in one graph.
     InvalidInputError
-        An unknown machine, or a model in eval mode.
+        An unknown machine, a model in eval mode, or one that does not run on these inputs.
 
     Examples
     --------
@@ -83,11 +84,10 @@ def profile(
     roofline model of v100, not a measurement
     """
     chip, link = (None, None) if device == "here" else machine(device)
-    if not model.training:
-        raise InvalidInputError("the model is in eval mode; call model.train(): profiles are of training steps")
     prepare = functools.partial(substitute_for_chains, capability=chip.capability if chip else None)
     options = Options(budget="100%", device=device)
-    seen = look(model, tuple(args), dict(kwargs or {}), options, prepare=prepare)
+    with told(model, args, kwargs):
+        seen = look(model, args, dict(kwargs or {}), options, prepare=prepare)
     visit = _only_graph(seen, model)
     joint, sizes = visit.joint, visit.sizes
     seconds = modelled_seconds(joint, sizes, chip) if chip else measured_seconds(joint, sizes)
@@ -119,7 +119,7 @@ def profile_spec(
     is as in `profile`, where "here" is the GPU if there is one. Autocast is to "bf16" or "fp16".
     """
     if device != "here":
-        machine(device)  # complains before the work
+        machine(device)  # before the work
     where = "cuda" if device == "here" and torch.cuda.is_available() else "cpu"
     with named_model(model, input, where=where, autocast=autocast, seed=seed) as built:
         shapes = ["x".join(map(str, arg.shape)) for arg in built.args if isinstance(arg, torch.Tensor)]
@@ -130,26 +130,16 @@ def profile_spec(
 def named_model(
     model: str, input: str | None, *, where: str = "cpu", autocast: str | None = None, seed: int = 0
 ) -> Iterator[zoo.Built]:
-    """A model that a line of text names, without memory for its weights, under autocast; its own errors are told."""
-    if autocast is not None and autocast not in AUTOCASTS:
-        raise InvalidInputError(f"autocast is {autocast!r}; it must be {' or '.join(AUTOCASTS)}")
-    casting = torch.autocast(where, dtype=AUTOCASTS[autocast]) if autocast else contextlib.nullcontext()
+    """A model that a line of text names, without memory for its weights, under autocast."""
+    kind = parse_autocast(autocast)
+    casting = torch.autocast(where, dtype=getattr(torch, kind)) if kind else contextlib.nullcontext()
     built = zoo.build(model, input, seed=seed, device=where, fake=FakeTensorMode(allow_non_fake_inputs=True))
     try:
         with casting:
             yield built
-    except (AssertionError, MemschedError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:  # of any kind: the model's own
-        first: BaseException = error
-        while (cause := first.__cause__ or first.__context__) is not None:
-            first = cause
-        said = str(first).strip().partition("\n")[0][:300]
-        given = " and ".join("x".join(map(str, arg.shape)) for arg in built.args if isinstance(arg, torch.Tensor))
-        raise InvalidInputError(
-            f"{model} cannot run on {given or 'no input'}: {said or type(first).__name__}; sizes are written as in "
-            "32x3x224x224, and a comma stands between inputs"
-        ) from error
+    except CallError as error:
+        written = "sizes are written as in 32x3x224x224, and a comma stands between inputs"
+        raise InvalidInputError(f"{model}: {error}; {written}") from error
 
 
 def _only_graph(seen: Look, model: torch.nn.Module) -> Visit:

@@ -45,7 +45,7 @@ def steady(
     Raises
     ------
     CaptureError
-        The step looks at values of tensors, or does not run without them.
+        The step looks at values of tensors.
     InvalidInputError
         The model or the optimiser cannot be copied, or the optimiser does not step tensors without data.
     """
@@ -170,6 +170,3 @@ def _told(model: torch.nn.Module) -> Iterator[None]:
         raise CaptureError(
             f"{type(model).__name__} looks at values of tensors ({error.func}), which are not known before it runs"
         ) from None
-    except RuntimeError as error:  # PyTorch's, of a shape or of a kernel that it cannot describe
-        said = str(error).strip().partition("\n")[0]
-        raise CaptureError(f"{type(model).__name__} does not run on tensors without data: {said}") from error

@@ -10,13 +10,15 @@ import torch
 from torch.utils import _pytree as pytree
 
 from memsched._core import Graph
-from memsched.errors import InvalidInputError, MemschedError
-from memsched.problems.budget import parse_memory
+from memsched.errors import InvalidInputError
+from memsched.problems.budget import parse_memory, slowest, warn_if_slow
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem
 from memsched.result import Result
 from memsched.study.compare import plan as plan_problem
+from memsched.support.arguments import public
 from memsched.support.documents import Document
+from memsched.torch.batches import told_of
 from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.group import Group
 from memsched.torch.compiled.look import Look, Loss, check_call, device_of, forward_of, look, options_of, then
@@ -31,7 +33,7 @@ from memsched.torch.compiled.plan import (
     plan_and_document,
     timed,
 )
-from memsched.torch.errors import CaptureError
+from memsched.torch.errors import CaptureError, told
 from memsched.torch.module_state import backward_aside
 from memsched.torch.nests import tensors_of
 from memsched.torch.trial import Step, random_state, untouched
@@ -130,15 +132,16 @@ class StepPlan:
 
         # What parts add to each other's gradients is counted as they run.
         counting = replace(self.plan, resident=replace(self.plan.resident, gradients=0))
-        return verified(
-            trial,
-            then(model._call_impl, loss),
-            self._compiled,
-            start=lambda: untouched(model, args, loss),
-            group=lambda: Group(self._options, known=self._known),
-            plan=counting if self._rounds else self.plan,
-            device=self._device,
-        )
+        with told(model, args, loss=loss):
+            return verified(
+                trial,
+                then(model._call_impl, loss),
+                self._compiled,
+                start=lambda: untouched(model, args, loss),
+                group=lambda: Group(self._options, known=self._known),
+                plan=counting if self._rounds else self.plan,
+                device=self._device,
+            )
 
     def _compiled(self, group: Group) -> Callable[..., Any]:
         step = then(forward_of(self._model), self._loss)
@@ -169,6 +172,7 @@ class StepPlan:
         return total
 
 
+@public
 def plan_step(
     model: torch.nn.Module,
     args: Sequence[Any],
@@ -248,8 +252,9 @@ def plan_step(
         time_limit=time_limit,
         optimizer=optimizer,
     )
-    steps = _Steps(model, tuple(args), loss, options)
-    return steps.planned_in_rounds() if rounds else steps.planned()
+    with told(model, args, loss=loss):
+        steps = _Steps(model, tuple(args), loss, options)
+        return steps.planned_in_rounds() if rounds else steps.planned()
 
 
 class _Steps:
@@ -273,6 +278,7 @@ class _Steps:
         memory = parse_memory(self._options.budget, family, "the budget")
         options = replace(self._options, budget=memory)
         device = device_for(memory, self._timed[family.batch].link, options)
+        warn_if_slow(family, slowest(device), "bandwidth")
         result = plan_problem(family, device=device, planner=options.planner, time_limit=options.time_limit)
         known: dict[str, Document] = {}
         for batch, _ in result.schedule.rounds:
@@ -300,16 +306,8 @@ class _Steps:
 
     def _graph_at(self, batch: int) -> Graph:
         if batch not in self._timed:
-            try:
+            with told_of(batch, _batch(self._args)):  # such as a normalisation of one sample
                 seen = self._look(_narrowed(self._args, 0, batch))
-            except CaptureError as error:
-                raise CaptureError(f"at batch {batch}: {error}") from error
-            except MemschedError:
-                raise
-            except Exception as error:  # of any kind: the model's own, such as a normalisation of one sample
-                if batch == _batch(self._args):
-                    raise
-                raise InvalidInputError(f"at batch {batch} the model cannot run: {error}") from error
             learning = [leaf for leaf in pytree.tree_leaves(self._args) if getattr(leaf, "requires_grad", False)]
             # Beside the gradient of a whole input, that of a part is as large for a moment.
             gathered = sum(visit.gradient_bytes for visit in seen.visits) + 2 * sum(one.nbytes for one in learning)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from memsched.errors import InvalidInputError, MemschedError
+from memsched.support.units import exact_bytes
 from memsched.torch.compiled import copies
 from memsched.torch.compiled.group import Group
 from memsched.torch.compiled.plan import CompiledPlan, described
@@ -85,8 +86,9 @@ def verified(
                 )
             reordered = different
     if peak > plan.result.schedule.budget:
+        budget = plan.result.schedule.budget
         raise MemschedError(
-            f"the step used {peak} bytes of a budget of {plan.result.schedule.budget}; raise reserve=... by the "
-            "difference and plan again"
+            f"the step used {exact_bytes(peak)} of a budget of {exact_bytes(budget)}; raise reserve=... by "
+            f"{exact_bytes(peak - budget)} and plan again"
         )
     return Verified(peak, reordered)

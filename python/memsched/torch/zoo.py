@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import math
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map_only
 
 from memsched.errors import InvalidInputError
+from memsched.problems.specs import INPUT_FORMS, InputSpec, parse_input, parse_model
 from memsched.support import checks
 from memsched.torch import weightless
-from memsched.torch.families import (
-    FAMILIES,
-    SPEC_FORMS,
-    Parts,
-    call_function,
-    load_function,
-    parse_options,
-    torchvision,
-)
+from memsched.torch.families import Parts, builder_of, torchvision
 
 __all__ = ["Built", "build", "parse_input", "torchvision"]
-
-_INPUT_FORMS = "write 32x3x224x224, 8x1024:int or 8x1024:int:50257 (whole numbers below 50257), several with commas"
-_INPUT = re.compile(r"\s*(\d+(?:x\d+)*)(?::(float|int|bool))?(?::(\d+))?\s*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,47 +28,7 @@ class Built:
     name: str  # the model's, without family and options, such as "resnet101"
 
 
-class _Input(NamedTuple):
-    shape: tuple[int, ...]
-    kind: str | None  # float, int, bool; None: as the family has it
-    below: int | None  # of whole numbers; None: the vocabulary
-
-
-def parse_input(text: str) -> tuple[_Input, ...]:
-    """Shapes and kinds of the inputs that a text describes.
-
-    Sizes joined by x, then ":int" (int64), ":bool" or ":float"; ":int:100" for whole numbers below 100. Several inputs
-    are separated by commas.
-    """
-    inputs = []
-    for part in text.split(","):
-        match = _INPUT.fullmatch(part)
-        sizes = tuple(int(size) for size in match[1].split("x")) if match else ()
-        wrong = match is None or min(sizes) < 1 or math.prod(sizes) >= 2**63
-        if match is None or wrong or (match[3] and (match[2] != "int" or int(match[3]) < 1)):
-            raise InvalidInputError(
-                f"the input is {part.strip()!r}, which is not a shape of sizes >= 1; {_INPUT_FORMS}"
-            )
-        inputs.append(_Input(sizes, match[2], int(match[3]) if match[3] else None))
-    return tuple(inputs)
-
-
-def _find(spec: str) -> tuple[Callable[[], Parts], str]:
-    """What builds the model of a spec, and the model's name; the user's module is imported here, not while building."""
-    body, _, options = spec.partition("?")
-    family, colon, name = body.partition(":")
-    if not (colon and name and all(part.isidentifier() for part in family.split("."))):
-        raise InvalidInputError(f"the model is {spec!r}, which has no family or no name; {SPEC_FORMS}")
-    if family in FAMILIES:
-        parsed = parse_options(options, f"the model {spec!r}")
-        return (lambda: FAMILIES[family](name, parsed, spec)), name
-    if options:
-        raise InvalidInputError(f"the model {spec!r} gives options to a function; only {', '.join(FAMILIES)} take them")
-    function = load_function(family, name, spec)
-    return (lambda: call_function(function, spec)), name
-
-
-def _values(given: _Input, parts: Parts, dtype: Any) -> Any:
+def _values(given: InputSpec, parts: Parts, dtype: Any) -> Any:
     """One input of random values."""
     kind = given.kind or parts.kind
     if kind == "float":
@@ -91,7 +38,7 @@ def _values(given: _Input, parts: Parts, dtype: Any) -> Any:
     below = given.below or parts.vocabulary
     if below is None:
         shape = "x".join(str(size) for size in given.shape)
-        raise InvalidInputError(f"the input {shape}:int has no bound, as the model names no vocabulary; {_INPUT_FORMS}")
+        raise InvalidInputError(f"the input {shape}:int has no bound, as the model names no vocabulary; {INPUT_FORMS}")
     ids = torch.randint(0, below, given.shape)
     # Padding makes models look for masks; another token does as well.
     padding = parts.padding
@@ -103,7 +50,7 @@ def _make_args(parts: Parts, input: str | None, spec: str, dtype: Any) -> tuple[
         return parts.args
     text = parts.default if input is None else input
     if text is None:
-        raise InvalidInputError(f"the model {spec!r} has no default input; {_INPUT_FORMS}")
+        raise InvalidInputError(f"the model {spec!r} has no default input; {INPUT_FORMS}")
     values = [_values(given, parts, dtype) for given in parse_input(text)]
     if len(parts.names) == 2 and len(values) == 1:
         values.append(values[0].clone())  # the decoder reads as many tokens as the encoder
@@ -132,7 +79,8 @@ def build(
     spec : str
         "family:name?option=value&...", where the family is torchvision or timm (options go to the model's
         constructor) or transformers (name is a model type, options are fields of its configuration); or
-        "module:function", imported from the current folder, where function() makes a module or (module, inputs).
+        "module:function" or "file.py:function", imported from the current folder, where the function, called with the
+        options, makes a module or (module, inputs).
     input : str, optional
         As `parse_input` reads it. Whole numbers are drawn below the model's vocabulary. Token models take ":int" as
         read, and an encoder-decoder takes one or two inputs. Default: what the model's family usually trains on,
@@ -162,7 +110,8 @@ def build(
     where = torch.device(device)
     if fake is not None and where.type == "cuda" and not torch.cuda.is_available():
         raise InvalidInputError("device is 'cuda' but no GPU is here: autograd aborts on fake CUDA tensors; use 'cpu'")
-    make, name = _find(spec)
+    found = parse_model(spec)
+    make = builder_of(found, spec)
     light = fake is not None or where.type == "meta"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(checks.count("seed", seed, 0, 2**63 - 1))
@@ -178,4 +127,4 @@ def build(
         args = tree_map_only(torch.Tensor, lambda value: weightless.fake_like(value, fake, where), args)
     else:
         model, args = model.to(where), tree_map_only(torch.Tensor, lambda value: value.to(where), args)
-    return Built(model=model, args=args, name=name)
+    return Built(model=model, args=args, name=found.name)

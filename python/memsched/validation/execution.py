@@ -10,7 +10,7 @@ from itertools import accumulate
 from operator import attrgetter
 
 from memsched.errors import ScheduleError
-from memsched.validation.replay import AT_TIME_0, Arena, Buffer, Replay
+from memsched.validation.replay import AT_TIME_0, Arena, Buffer, Replay, told
 
 
 class _Sums:
@@ -170,5 +170,5 @@ def check_intervals(replay: Replay, start: Sequence[float], end: Sequence[float]
         hold(not replay.contiguous or arena.takes(buffer), k, f"the addresses of {buffer.name!r} are taken")
         held += buffer.bytes
         curve.append((moment, held))
-        hold(held <= replay.capacity, k, f"{held} bytes are held, {replay.capacity} are there")
+        hold(held <= replay.capacity, k, f"{told(held)} are held, {told(replay.capacity)} are there")
     return curve

@@ -159,13 +159,27 @@ def validate(problem: Any, schedule: Any = None, device: Any = None) -> Validati
     if schedule is None and device is None and hasattr(problem, "schedule"):
         result = problem
         problem, schedule, device = result.problem, result.schedule, result.device
+    if hasattr(schedule, "schedule"):
+        raise InvalidInputError(
+            "schedule is a Result, which has a problem and a device of its own; give it alone, or its .schedule"
+        )
     marks = {"problem": ("ops", "at", "forward_time"), "schedule": ("chunk",), "device": ("to_json",)}
     for name, value in (("problem", problem), ("schedule", schedule), ("device", device)):
         if isinstance(value, type) or not any(hasattr(value, mark) for mark in marks[name]):
             raise InvalidInputError(f"{name} is {shown(value)}; give a Result, or a problem, a Schedule and a Device")
-    plan, machine = schedule.to_json(), device.to_json()
-    if "d2h" not in machine:
+    if "d2h" not in device.to_json():
         raise InvalidInputError(f"device is {shown(device)}; it must be a Device")
+    try:
+        return _validated(problem, schedule, device, result)
+    except ScheduleError as error:
+        made_for, own = schedule.to_json()["graph"], getattr(problem, "name", None)
+        if own in (None, made_for):
+            raise
+        raise ScheduleError(f"The plan was made for {made_for!r}, not for {own!r}. {error}", error.step) from None
+
+
+def _validated(problem: Any, schedule: Any, device: Any, result: Any) -> ValidationReport:
+    plan, machine = schedule.to_json(), device.to_json()
     graphs: dict[int, Json] = {}  # a family has one per batch
     if hasattr(problem, "at"):
         rounds = [(batch, times) for batch, times in plan["rounds"]]

@@ -64,6 +64,13 @@ class Arena:
             del self.buffers[bisect_left(self.buffers, buffer.low, key=attrgetter("low"))]
 
 
+def told(size: int) -> str:
+    """A number of bytes in a unit that can be read, with the bytes where they differ."""
+    power = min(max(size.bit_length() - 1, 0) // 10, 5)
+    unit = f"{size / 1024**power:.4g} {('', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')[power]}"
+    return f"{unit} ({size:,} bytes)" if power else f"{size} bytes"
+
+
 def is_natural(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
@@ -95,7 +102,7 @@ class Replay:
                 self.arena.takes(buffer)
         if self.live > self.capacity:
             need = self.live - self.capacity + self.budget
-            raise ScheduleError(f"At time 0 there are {need} bytes, the budget is {self.budget}; raise it.")
+            raise ScheduleError(f"At time 0 there are {told(need)}, and the budget is {told(self.budget)}; raise it.")
         for raw in plan["steps"]:
             self.add(raw)
         for name in self.ops:
@@ -181,7 +188,9 @@ class Replay:
             self.host_bytes += size if name not in self.on_host else 0
             self.on_host.setdefault(name, index)
             if self.host_memory is not None and self.host_bytes > self.host_memory:
-                self.fail(f"host copies take {self.host_bytes} bytes, host_memory is {self.host_memory}; offload less.")
+                self.fail(
+                    f"host copies take {told(self.host_bytes)}, host_memory is {told(self.host_memory)}; offload less."
+                )
             return
         if name not in self.on_host:
             self.fail(f"tensor {name!r} has no host copy; list an offload of it earlier.")
@@ -213,8 +222,8 @@ class Replay:
         """Allocate the buffers that this step creates; empty ones need no address."""
         need, room = sum(buffer.bytes for buffer in births), self.capacity - self.live
         if need > room and not self.contiguous:
-            text = f"it needs {need} bytes, but of the budget of {self.budget} only {room} are left"
-            self.fail(f"{text}; free something before it or raise the budget by {need - room}.")
+            text = f"it needs {told(need)}, but of the budget of {told(self.budget)} only {told(room)} are left"
+            self.fail(f"{text}; free something before it or raise the budget by {told(need - room)}.")
         names = [buffer.name for buffer in births]
         if not isinstance(at, Mapping) or not set(at) <= set(names):
             self.fail(f"at is {at!r}; give addresses of {names!r} and of nothing else.")

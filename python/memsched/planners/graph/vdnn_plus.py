@@ -82,7 +82,7 @@ def vdnn_plus(
     >>> ms.vdnn_plus(family, 4 * 2**30, 10e9).schedule.rounds
     ((32, 8),)
     """
-    asked = asked_memory(problem, M)
+    asked = asked_memory(problem, M, device)
     device, unit = make_device(problem, asked, beta, device), unit_written(asked)
     try:
         call, rounds = _start(problem, device, unit)

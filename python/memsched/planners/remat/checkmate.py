@@ -62,7 +62,7 @@ def _listed_peak(graph: Graph) -> int:
     problems=("graph",),
     recomputes=True,
     uses_link=False,
-    by_name="it is exact, for small graphs, and needs the extra ilp",
+    by_name="exact, for small graphs, needs the extra ilp",
 )
 def checkmate(
     problem: Problem,

@@ -73,7 +73,7 @@ def pebbles(
     started = time.perf_counter()
     states = checks.count("states", states, 1, 10_000_000)
     limit = quantities.time_limit(time_limit)
-    graph, asked = graph_of(problem), asked_memory(problem, M)
+    graph, asked = graph_of(problem), asked_memory(problem, M, device)
     device, unit = make_device(problem, asked, beta, device), unit_written(asked)
     if not suits(problem):
         raise LimitError(

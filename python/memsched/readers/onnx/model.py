@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from memsched._core import Graph
@@ -14,14 +15,16 @@ from memsched.readers.onnx import rules
 from memsched.readers.onnx.constants import check_constants
 from memsched.readers.onnx.costs import Shape, flops_of, speeds_of
 from memsched.readers.onnx.functions import inlined
-from memsched.readers.onnx.shapes import Form, Forms, forms_of
+from memsched.readers.onnx.shapes import Form, Forms, forms_of, unknown_dimensions
 from memsched.readers.onnx.step import Op, Tensor, training_step
 from memsched.readers.values import listed
 from memsched.support import checks, quantities
 from memsched.support.files import read_bytes
 from memsched.support.interrupt import optional
+from memsched.support.kinds import told_kind
 
 _MOST_BYTES = 2**31  # of a model; protocol buffers have no more
+_SAME_FOR_ALL = ("", "main_graph", "main", "torch_jit", "torch-jit-export")  # names that exporters give
 
 Times: TypeAlias = Mapping[str, float | str | tuple[float | str, float | str]]
 
@@ -77,7 +80,7 @@ def graph_from_onnx(
     batch : int, optional
         Samples per training step, to be shown; by default the first dimension of the first input.
     name : str, optional
-        By default that of the model.
+        By default that of the model, or of its file where an exporter calls every model `main_graph`.
 
     Returns
     -------
@@ -118,10 +121,23 @@ def graph_from_onnx(
     return Graph(
         step.tensors,
         step.ops,
-        name=checks.text("name", name if name is not None else model.graph.name or "graph"),
+        name=checks.text("name", name if name is not None else _title(model.graph.name, source)),
         batch=batch if batch is not None else max(1, first[0] if first else 1),
         resident=reader.resident,
     )
+
+
+def _title(own: str, source: Any) -> str:
+    """The name of a model; that of its file where an exporter gives all models the same."""
+    if own in _SAME_FOR_ALL and isinstance(source, str | os.PathLike):
+        return Path(source).stem
+    return own or "graph"
+
+
+def dimensions(path: str) -> list[str]:
+    """The names of the dimensions without a number of a model in a file."""
+    model = _loaded(optional("onnx", MemschedError("reading ONNX models needs the package onnx")), path)
+    return list(dict.fromkeys(name for name, _ in unknown_dimensions(model.graph)))
 
 
 def _loaded(onnx: Any, source: Any) -> Any:
@@ -134,7 +150,8 @@ def _loaded(onnx: Any, source: Any) -> Any:
         try:
             model.ParseFromString(content)
         except Exception as error:  # of protobuf, which has classes of its own
-            raise InvalidInputError(f"'{os.fspath(source)}' is no ONNX model, or is truncated: {error}") from error
+            kind = told_kind(content[:200]) or f"not an ONNX model, or is truncated: {error}"
+            raise InvalidInputError(f"'{os.fspath(source)}' is {kind}") from error
     else:
         raise InvalidInputError(f"source is {shown(source)}; give an onnx.ModelProto or the path of a file")
     if not model.graph.node:

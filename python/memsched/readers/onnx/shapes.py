@@ -69,8 +69,7 @@ def forms_of(onnx: Any, model: Any, dims: Mapping[str, int] | None) -> Forms:
                 f"op '{node.name or node.op_type}' has num_outputs {parts}, but {len(node.output)} outputs; "
                 "make them equal"
             )
-    constants = {one.name for one in graph.initializer}
-    _set_dimensions([one for one in graph.input if one.name not in constants], dims)
+    _set_dimensions(graph, dims)
     stated: Known = {}
     for one in (*graph.value_info, *graph.output):
         _keep(stated, one.name, one.type)
@@ -197,26 +196,38 @@ def _shape(tensor_type: Any) -> Shape | None:
     return tuple(one.dim_value for one in dims)
 
 
-def _set_dimensions(inputs: list[Any], dims: Mapping[str, int] | None) -> None:
+def unknown_dimensions(graph: Any) -> Iterator[tuple[str, Any]]:
+    """The dimensions of the inputs that have no value, with their names."""
+    constants = {one.name for one in graph.initializer}
+    for one in graph.input:
+        if one.name in constants:
+            continue
+        if one.type.WhichOneof("value") != "tensor_type" or not one.type.tensor_type.HasField("shape"):
+            raise InvalidInputError(
+                f"input '{one.name}' is not a tensor with a known number of dimensions, which memsched needs"
+            )
+        for k, dim in enumerate(one.type.tensor_type.shape.dim):
+            if not dim.HasField("dim_value") or dim.dim_value < 0:
+                yield dim.dim_param or f"{one.name}[{k}]", dim
+
+
+def _set_dimensions(graph: Any, dims: Mapping[str, int] | None) -> None:
     """Give values to the dimensions of the inputs that have none."""
     given = {key: checks.count(f"dims['{key}']", value, 1, 2**53) for key, value in dict(dims or {}).items()}
     asked: dict[str, None] = {}
-    for one in inputs:
-        if one.type.WhichOneof("value") != "tensor_type" or not one.type.tensor_type.HasField("shape"):
-            raise InvalidInputError(f"input '{one.name}' is no tensor with a number of dimensions; memsched needs one")
-        for k, dim in enumerate(one.type.tensor_type.shape.dim):
-            if dim.HasField("dim_value") and dim.dim_value >= 0:
-                continue
-            name = dim.dim_param or f"{one.name}[{k}]"
-            asked[name] = None
-            if name in given:
-                dim.dim_value = given[name]
+    for name, dim in unknown_dimensions(graph):
+        asked[name] = None
+        if name in given:
+            dim.dim_value = given[name]
     missing, unknown = [name for name in asked if name not in given], [name for name in given if name not in asked]
-    if missing:
-        form = ", ".join(f"'{name}': .." for name in missing)
-        raise InvalidInputError(
-            f"the dimensions {listed(missing)} of the inputs have no value; give Graph.from_onnx dims={{{form}}}"
-        )
     if unknown:
         there = f"those without a number are {listed(asked)}" if asked else "all of its dimensions have numbers"
-        raise InvalidInputError(f"dims has {listed(unknown)}, which the inputs of the model have not; {there}")
+        near = next(filter(None, (checks.close(name, missing) for name in unknown)), None)
+        guess = f"did you mean '{near}'? " if near else ""
+        raise InvalidInputError(f"no input of the model has a dimension {listed(unknown)}; {guess}{there}")
+    if missing:
+        form, typed = ", ".join(f"'{name}': .." for name in missing), "&".join(f"{name}=.." for name in missing)
+        raise InvalidInputError(
+            f"the dimensions {listed(missing)} of the inputs have no value; give Graph.from_onnx dims={{{form}}}, "
+            f"or on the command line write 'model.onnx?{typed}'"
+        )

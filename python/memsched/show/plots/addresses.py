@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from memsched.arena.residency import placement_of
 from memsched.errors import visible
 from memsched.problems.family import count_rounds
 from memsched.problems.problem import largest_graph, name_of
-from memsched.result import Result
+from memsched.result import Planned, Result, results_in
 from memsched.show.arena import Columns, arena_of, budget_of, columns_of, origin, round_end
 from memsched.show.plots.figure import (
     byte_unit,
@@ -25,12 +25,13 @@ from memsched.show.plots.figure import (
     heading,
     legend,
     new_figure,
+    readable,
     save,
     shortened,
     time_unit,
     write_in,
 )
-from memsched.show.plots.palette import BUDGET, ROLES
+from memsched.show.plots.palette import BUDGET, LINES, RESIDENT, ROLES
 from memsched.study.addresses import place
 from memsched.support import checks
 from memsched.support.docstrings import picture
@@ -51,6 +52,9 @@ _HEIGHTS = (4.4, 7.4)  # inches of a panel
 _INCH = 0.02  # of its height, for each buffer
 _OF_BUFFERS = "time, in the unit of the buffers"
 _FLAT = 1e-3  # the width of a picture without buffers, relative to their moment
+_MOST_SITES = 6  # names that have a colour of their own
+_OTHERS = "others"
+_IN_LEGEND, _LEGEND_COLUMNS = 36, 3  # letters of a name, and columns where names are so long
 _FAR = 1.8  # a capacity above this many heights would flatten the picture
 
 
@@ -65,6 +69,7 @@ class _Arena:
     low: Numbers  # bytes
     high: Numbers
     kinds: list[str]
+    colours: dict[str, str]  # of kinds
     names: list[str | None]
     until: float
     axis: str
@@ -84,15 +89,44 @@ def _panel(found: Columns, factor: float = 1.0, **facts: Any) -> _Arena:
     )
 
 
-def _of_placement(placement: Placement) -> _Arena:
+def sites_of(placements: list[Placement]) -> dict[str, str]:
+    """The colour of each name that many buffers have, as those of a snapshot that one line of code allocated.
+
+    The largest in bytes and time; empty unless they are most of what is drawn.
+    """
+    counts: Counter[str] = Counter()
+    areas: dict[str, float] = defaultdict(float)
+    for buffer in (buffer for placement in placements for buffer in placement.buffers):
+        counts[buffer.name or ""] += 1
+        areas[buffer.name or ""] += buffer.size * (buffer.end - buffer.start)
+    largest = sorted(areas, key=lambda name: -areas[name])
+    shared = [name for name in largest if name and counts[name] > len(placements)][:_MOST_SITES]
+    if not shared or 2 * sum(areas[name] for name in shared) < sum(areas.values()):
+        return {}
+    return {_OTHERS: RESIDENT, **dict(zip(shared, LINES, strict=False))}
+
+
+def kind_among(sites: dict[str, str], name: str | None) -> str:
+    """What the buffers with a name are drawn as."""
+    return name if name in sites else _OTHERS if sites else "buffer"
+
+
+def axis_of(placement: Placement) -> str:
+    """What the axis of time of a placement is called."""
+    zero = origin(placement)
+    return f"time since {zero}, in the unit of the buffers" if zero else _OF_BUFFERS
+
+
+def _of_placement(placement: Placement, sites: dict[str, str]) -> _Arena:
     zero = origin(placement)
     spans = [(buffer.start - zero, buffer.end - zero) for buffer in placement.buffers]
     return _panel(
-        columns_of(placement, spans, lambda name: "buffer"),
+        columns_of(placement, spans, lambda name: kind_among(sites, name)),
+        colours=sites or ROLES,
         title=f"placed by {placement.method}",
         placement=placement,
         until=float(max((end for _, end in spans), default=0.0)),
-        axis=f"time since {zero}, in the unit of the buffers" if zero else _OF_BUFFERS,
+        axis=axis_of(placement),
         capacity=None,
     )
 
@@ -113,6 +147,7 @@ def _of_result(result: Result, clock: tuple[float, str]) -> _Arena:
     return _panel(
         found,
         factor,
+        colours=ROLES,
         title=result.planner + (f", the first of {rounds} rounds" if rounds > 1 else ""),
         placement=placement,
         until=factor * until,
@@ -134,15 +169,15 @@ def _label(axes: Axes, arena: _Arena, points: tuple[float, float], scale: int) -
     wide = (arena.right - arena.left) * points[0]
     high = (arena.high - arena.low) * points[1]
     full = {name for name in arena.names if name is not None}
-    written, short = 0, [Counter(shortened(name, most) for name in full) for most in _LETTERS]
+    written, short = 0, [Counter(shortened(readable(name), most) for name in full) for most in _LETTERS]
     for k in np.argsort(-wide * high, kind="stable"):
         box, name = (float(wide[k]), float(high[k])), arena.names[k]
         if name is None or not has_room(box):
             continue
         at = ((arena.left[k] + arena.right[k]) / 2, (arena.low[k] + arena.high[k]) / 2 / scale)
-        tried = [shortened(name, most) for most in _LETTERS]
-        names = [visible(name), *(one for one, counts in zip(tried, short, strict=True) if counts[one] == 1)]
-        written += write_in(axes, names, box, at, ROLES[arena.kinds[k]])
+        tried = [shortened(readable(name), most) for most in _LETTERS]
+        names = [visible(readable(name)), *(one for one, counts in zip(tried, short, strict=True) if counts[one] == 1)]
+        written += write_in(axes, names, box, at, arena.colours[arena.kinds[k]])
         if written == _LABELS:
             break
     return written
@@ -155,7 +190,7 @@ def _draw_buffers(axes: Axes, arena: _Arena, scale: int, points: tuple[float, fl
     corners = np.stack([arena.left, low, arena.right, low, arena.right, high, arena.left, high], axis=1)
     # A white edge separates neighbours; around a very thin bar it would leave nothing to see.
     seen = ((arena.right - arena.left) * points[0] > 3) & ((arena.high - arena.low) * points[1] > 3)
-    faces = [ROLES[kind] for kind in arena.kinds]
+    faces = [arena.colours[kind] for kind in arena.kinds]
     axes.add_collection(
         PolyCollection(
             list(corners.reshape(-1, 4, 2)),
@@ -198,6 +233,8 @@ def _draw(
     facts = f"height {format_bytes(found.height)} ({proven}), fragmentation {format_percent(found.fragmentation)}"
     count = sum(name is not None for name in arena.names)
     told = f", {named} of {counted(count, 'buffer')} named" if named < count else ""
+    if _OTHERS in arena.colours:
+        told = ", the names of most bytes in colour"
     axes.set_title(f"{arena.title}{told}\n{facts}", loc="left", fontsize=9.5, color="0.25")
     axes.set_xlabel(arena.axis)
     clear(axes, None)
@@ -208,7 +245,9 @@ def _legend(figure: Figure, arenas: list[_Arena], top: float) -> None:
     from matplotlib.patches import Patch
 
     present = {kind for arena in arenas for kind in arena.kinds}
-    handles: list[Any] = [Patch(facecolor=ROLES[kind], label=kind) for kind in ROLES if kind in present]
+    colours = {kind: colour for arena in arenas for kind, colour in arena.colours.items() if kind in present}
+    kinds = sorted(colours, key=lambda kind: kind == _OTHERS)  # which come last
+    handles: list[Any] = [Patch(facecolor=colours[kind], label=shortened(kind, _IN_LEGEND)) for kind in kinds]
     handles.append(Line2D([], [], label="load", **_LOAD))
     if any(arena.capacity != arena.placement.height for arena in arenas):
         handles.append(Line2D([], [], label="height", **_HEIGHT))
@@ -217,23 +256,24 @@ def _legend(figure: Figure, arenas: list[_Arena], top: float) -> None:
         said = format_bytes(known[0]) if len(known) == 1 else "of each"
         off = " (off the scale)" if known[0] > top else ""
         handles.append(Line2D([], [], label=f"capacity {said}{off}", **BUDGET))
-    legend(figure, handles)
+    legend(figure, handles, _LEGEND_COLUMNS if _OTHERS in colours else None)
 
 
 @picture
 def plot_addresses(
-    arenas: Result | Placement | Sequence[Result | Placement], path: str | os.PathLike[str] | None = None
+    arenas: Planned | Placement | Sequence[Planned | Placement], path: str | os.PathLike[str] | None = None
 ) -> Figure:
     """Draw arenas: each buffer is a rectangle at its address, as wide as its lifetime and as high as its size.
 
-    Buffers that have room are named. Several arenas are drawn side by side on the same scales. The line is the load,
-    the bytes that are alive; it touches the height if nothing is lost to gaps. For a result, the capacity is the budget
-    without the resident bytes; of a plan in rounds, the first round is drawn; and if the plan has no addresses, `place`
-    makes some. Needs matplotlib; does not touch pyplot's global state.
+    Buffers that have room are named; where many have the same names, as those that a line of code allocates in a memory
+    snapshot, the names with most bytes have colours. Several arenas are drawn side by side on the same scales. The line
+    is the load, the bytes that are alive; it touches the height if nothing is lost to gaps. For a result, the capacity
+    is the budget without the resident bytes; of a plan in rounds, the first round is drawn; and if the plan has no
+    addresses, `place` makes some. Needs matplotlib; does not touch pyplot's global state.
 
     Parameters
     ----------
-    arenas : Result, Placement or sequence of them
+    arenas : Planned, Placement or sequence of them
         Up to six. A result is drawn in seconds if its schedule has addresses and its ops take time, else by op.
 
     References
@@ -248,10 +288,11 @@ def plot_addresses(
     >>> figure.axes[0].get_ylabel()
     'address (GiB)'
     """
-    given: list[Result | Placement] = checks.one_or_more("arenas", arenas, (Result, Placement), _MOST)
+    given: list[Result | Placement] = checks.one_or_more("arenas", results_in(arenas), (Result, Placement), _MOST)
     figure = new_figure(path)
     clock = time_unit(max((round_end(one) for one in given if isinstance(one, Result) and _in_time(one)), default=0.0))
-    panels = [_of_result(one, clock) if isinstance(one, Result) else _of_placement(one) for one in given]
+    sites = sites_of([one for one in given if isinstance(one, Placement)])
+    panels = [_of_result(one, clock) if isinstance(one, Result) else _of_placement(one, sites) for one in given]
     height = max(panel.placement.height for panel in panels)
     near = [panel.capacity for panel in panels if panel.capacity is not None and panel.capacity <= _FAR * height]
     top = 1.04 * max(height, *near, 1)
@@ -268,9 +309,11 @@ def _draw_grid(figure: Figure, panels: list[_Arena], top: float) -> None:
     rows = -(-len(panels) // columns)
     low, high = _HEIGHTS
     most = max(len(panel.names) for panel in panels)
-    figure.set_size_inches(10.0, 1.0 + min(max(low, _INCH * most), high) * rows)
+    more = 0.5 if any(_OTHERS in panel.colours for panel in panels) else 0.0  # inches, of the legend's other rows
+    figure.set_size_inches(10.0, 1.0 + more + min(max(low, _INCH * most), high) * rows)
     inch = 1 / figure.get_figheight()
-    figure.subplots_adjust(left=0.08, right=0.985, top=1 - 0.95 * inch, bottom=0.9 * inch, hspace=0.33, wspace=0.06)
+    edges = {"left": 0.08, "right": 0.985, "top": 1 - 0.95 * inch, "bottom": (0.9 + more) * inch}
+    figure.subplots_adjust(**edges, hspace=0.33, wspace=0.06)
     grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
     box = grid[0, 0].get_position()
     inches = (figure.get_figwidth() * box.width, figure.get_figheight() * box.height)

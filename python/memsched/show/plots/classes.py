@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from memsched.problems.family import count_rounds
 from memsched.problems.problem import name_of
-from memsched.result import Result
-from memsched.show.plots.figure import byte_unit, clear, heading, new_figure, save, shortened, text_size
+from memsched.result import Planned, Result, results_in
+from memsched.show.plots.figure import byte_unit, clear, heading, new_figure, readable, save, shortened, text_size
 from memsched.show.plots.palette import CLASSES as COLOURS
 from memsched.study.feature_maps import CLASSES, classes_by_kind, feature_map_classes
 from memsched.support import checks
@@ -54,7 +54,7 @@ def _named(result: Result) -> tuple[range, list[str]]:
     names = list(feature_map_classes(result))
     room = 72 * _WIDTH * (_RIGHT - _LEFT) / max(len(names), 1)
     chosen = range(0, len(names), math.ceil(1.35 * _NAME_POINTS / room))
-    return chosen, [shortened(names[at], _LONGEST) for at in chosen]
+    return chosen, [shortened(readable(names[at]), _LONGEST) for at in chosen]
 
 
 def _ordinal(step: int) -> str:
@@ -99,7 +99,7 @@ def _legend(figure: Figure) -> None:
 
 @picture
 def plot_classes(
-    results: Result | Sequence[Result], path: str | os.PathLike[str] | None = None, *, by: By = "map"
+    results: Planned | Sequence[Planned], path: str | os.PathLike[str] | None = None, *, by: By = "map"
 ) -> Figure:
     """Draw the feature maps, coloured by their class in a plan: along the network, or added up by kind of op.
 
@@ -108,7 +108,7 @@ def plot_classes(
 
     Parameters
     ----------
-    results : Result or sequence of Result
+    results : Planned or sequence of Planned
         Up to six.
     by : "map" or "kind"
         "map": a bar for each feature map, as high as it is large, in the order in which the forward writes them. If
@@ -129,7 +129,7 @@ def plot_classes(
     >>> len(figure.axes)
     2
     """
-    rows = checks.one_or_more("results", results, (Result,), _MOST)
+    rows = checks.one_or_more("results", results_in(results), (Result,), _MOST)
     checks.choice("by", by, get_args(By))
     figure = new_figure(path)
     (_draw_by_kind if by == "kind" else _draw_by_map)(figure, rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +25,9 @@ _SIZES = (8.0, 6.5, 5.5)  # points, of names in boxes; those that are written up
 _AIR = (2.0, 1.0)  # points, by which a box is longer and higher than its name
 _SPARE = 1.03  # since letters of another size are rounded to pixels in another way
 _MEASURED = 10.0  # points, of a text that is measured
+NOISE = re.compile(
+    r"^_+|(?<![a-z])native_|scaled_dot_product_(?=\w*attention)|_legit(_functional|_no_training)?|_for_cpu"
+)
 _THINNEST = 0.25  # of the size of a text is the width of its letters at least
 
 
@@ -117,6 +121,17 @@ def new_figure(path: str | os.PathLike[str] | None) -> Figure:
     figure = Figure(figsize=SIZE, dpi=150)
     FigureCanvasAgg(figure)
     return figure
+
+
+def readable(name: str) -> str:
+    """The name of an op or a tensor without what only PyTorch needs in it.
+
+    Examples
+    --------
+    >>> readable("_scaled_dot_product_flash_attention_for_cpu_2:0"), readable("native_layer_norm_backward")
+    ('flash_attention_2:0', 'layer_norm_backward')
+    """
+    return NOISE.sub("", name) or name
 
 
 def shortened(name: str, most: int) -> str:

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from memsched import _core
 from memsched._core import Device
 from memsched.errors import InvalidInputError
 from memsched.planners.registry import PLANNERS, least_on
 from memsched.problems.bounds import alike
-from memsched.problems.problem import altered, name_of, peak_memory, stages_or_ops
+from memsched.problems.problem import altered, graph_of, name_of, peak_memory, stages_or_ops
+from memsched.result import Planned, Result, as_fast, results_in
+from memsched.show.arena import budget_of
 from memsched.show.plots.figure import byte_unit, clear, heading, legend, new_figure, save, time_unit
-from memsched.show.plots.palette import IDEAL, LINES, MARKERS
+from memsched.show.plots.palette import IDEAL, LINES, MARKERS, line_styles
 from memsched.study.frontier import Frontier
 from memsched.support import checks
 from memsched.support.docstrings import picture
@@ -33,15 +36,19 @@ _BOUNDS: dict[bool, dict[str, Any]] = {
     False: {"linestyle": (0, (6, 2, 1, 2))},
 }
 _BOUND: dict[str, Any] = {"color": "black", "linewidth": 1.1, "zorder": 5.0}
+_MAY_DO_ALL = ("pofo", "selective")  # of what others do: offload and recompute
+_BEYOND = ("modnn", "vdnn_plus", "olla")  # split the batch or reorder, which those do not
 _COLUMNS = 3  # of the legend
 _MOST_OVER = 1e300  # times the ideal: a second axis for more would overflow; matplotlib first makes one up to 1
 _NEAR = 0.02  # share of the width below which marks would hide each other
 _LEVEL = 0.036  # share of the height from one mark to the next above
 
 
-def _checked(frontiers: Frontier | Sequence[Frontier]) -> list[Frontier]:
-    """A list of frontiers of one problem on one link."""
-    listed = checks.some("frontiers", frontiers, Frontier)
+def _checked(frontiers: Any) -> list[Frontier]:
+    """A list of frontiers of one problem on one link; single plans become a frontier for each planner."""
+    given = results_in(frontiers)
+    given = [given] if isinstance(given, Result) else given
+    listed = checks.some("frontiers", _curves(given) if isinstance(given, list) else given, Frontier)
     first = listed[0]
     for other in listed[1:]:
         if other.problem != first.problem:
@@ -52,9 +59,48 @@ def _checked(frontiers: Frontier | Sequence[Frontier]) -> list[Frontier]:
     return listed
 
 
-def _link(frontier: Frontier) -> Device:
+def _curves(given: list[Any]) -> list[Any]:
+    """The list with a frontier in place of the results of each planner, on each problem and link."""
+    found: list[Any] = []
+    groups: list[list[Result]] = []
+    for one in given:
+        if not isinstance(one, Result):
+            found.append(one)
+            continue
+        alike = (rest for rest in groups if _drawn_as_one(one, rest[0]))
+        group = next(alike, None)
+        if group is None:
+            groups.append([one])
+        else:
+            group.append(one)
+    return found + [_curve(group) for group in groups]
+
+
+def _drawn_as_one(one: Result, other: Result) -> bool:
+    same = one.planner == other.planner and _link(one) == _link(other)
+    return same and type(one.problem) is type(other.problem) and bool(one.problem == other.problem)
+
+
+def _curve(results: list[Result]) -> Frontier:
+    """The frontier through single plans of one planner: the fastest for each memory."""
+    best: dict[int, Result] = {}
+    for one in sorted(results, key=lambda one: -one.makespan):
+        best[budget_of(one)] = one
+    memory = sorted(best)
+    device = altered(results[0].device, memory=memory[-1])
+    return Frontier(
+        planner=results[0].planner,
+        problem=results[0].problem,
+        device=device,
+        ideal=_core.graph_bounds(graph_of(results[0].problem), device, device.memory)[0],
+        results=tuple(best[one] for one in memory),
+        memory=np.array(memory, dtype=np.int64),
+    )
+
+
+def _link(one: Frontier | Result) -> Device:
     """The device with a fixed memory, to compare links only."""
-    return altered(frontier.device, memory=1)
+    return altered(one.device, memory=1)
 
 
 def least_memory(frontier: Frontier) -> int | None:
@@ -85,21 +131,37 @@ def lower_bounds(frontiers: Sequence[Frontier]) -> dict[bool, list[tuple[int, fl
 def bound_words(frontiers: Sequence[Frontier], recompute: bool) -> str:
     """The plans that a curve of `lower_bounds` covers, in words."""
     chunk = next((found.schedule.chunk for one in frontiers for found in one.results if found is not None), None)
-    plans = "of all plans" if recompute else "without recomputation"
+    plans = "of all plans" if recompute else "of plans without recomputation"
     return plans + alike(frontiers[0].problem, chunk, "all" if recompute else "once")
+
+
+def footnote(frontiers: Sequence[Frontier]) -> str:
+    """Why a planner that may plan as another one does lies above it; empty where none does."""
+    for one in frontiers:
+        makespans = dict(zip(one.memory.tolist(), one.makespan.tolist(), strict=True))
+        others = [other for other in frontiers if other.planner not in _BEYOND]
+        for other in others if one.planner in _MAY_DO_ALL else ():
+            points = zip(other.memory.tolist(), other.makespan.tolist(), strict=True)
+            if any(not as_fast(makespans.get(memory, 0.0), makespan) for memory, makespan in points):
+                return (
+                    f"A curve is what a planner found: {one.planner} may plan as {other.planner} does, and lies above "
+                    "it at some memories, since its search does not try all plans."
+                )
+    return ""
 
 
 def _draw_curves(axes: Axes, frontiers: list[Frontier], factor: float, scale: int) -> list[Line2D]:
     """Draw the curves; the first is on top and thinnest, so that coinciding curves are all visible."""
     lines = []
-    for at, one in enumerate(frontiers):
+    styles = line_styles([one.planner for one in frontiers])
+    for at, (one, (colour, marker)) in enumerate(zip(frontiers, styles, strict=True)):
         below = min(at, 4)
         planned = np.isfinite(one.makespan)
         lines += axes.plot(
             one.memory[planned] / scale,
             factor * one.makespan[planned],
-            color=LINES[at % len(LINES)],
-            marker=MARKERS[at % len(MARKERS)],
+            color=LINES[colour],
+            marker=MARKERS[marker],
             markersize=5 + 1.5 * below,
             markeredgecolor="white",
             markeredgewidth=0.6,
@@ -120,8 +182,8 @@ def _marks(frontiers: list[Frontier], width: float) -> list[tuple[int, int, int]
     return placed
 
 
-def _draw_marks(axes: Axes, marks: list[tuple[int, int, int]], scale: int) -> None:
-    """A triangle above the memory axis for each planner's minimum."""
+def _draw_marks(axes: Axes, marks: list[tuple[int, int, int]], lines: list[Line2D], scale: int) -> None:
+    """A triangle above the memory axis for each planner's minimum, in the colour of its line."""
     for at, least, level in marks:
         axes.plot(
             [least / scale],
@@ -129,7 +191,7 @@ def _draw_marks(axes: Axes, marks: list[tuple[int, int, int]], scale: int) -> No
             transform=axes.get_xaxis_transform(),
             marker=(3, 0, 0),
             markersize=8.5,
-            color=LINES[at % len(LINES)],
+            color=lines[at].get_color(),
             markeredgecolor="white",
             markeredgewidth=0.5,
             linestyle="none",
@@ -176,16 +238,18 @@ def _second_axis(axes: Axes, ideal: float) -> None:
     second.tick_params(length=0)
 
 
-def _draw_legend(figure: Figure, lines: list[Line2D], marked: bool) -> int:
-    """Draw the legend below the axes; returns its number of rows."""
+def _draw_legend(figure: Figure, lines: list[Line2D], marked: bool, note: str) -> int:
+    """Draw the legend and the note below the axes; returns how many rows they have."""
     from matplotlib.lines import Line2D
 
     if marked:
         triangle: dict[str, Any] = {"marker": (3, 0, 0), "markersize": 8.0, "color": "0.45", "linestyle": "none"}
         lines = [*lines, Line2D([], [], label="least memory with a plan, by colour", **triangle)]
     rows = -(-len(lines) // _COLUMNS)
-    legend(figure, lines, -(-len(lines) // rows), handlelength=2.4, columnspacing=1.8)
-    return rows
+    above = {"bbox_to_anchor": (0.5, 0.04)} if note else {}
+    legend(figure, lines, -(-len(lines) // rows), handlelength=2.4, columnspacing=1.8, **above)
+    figure.text(0.5, 0.018, note, fontsize=8.5, color="0.25", ha="center")
+    return rows + bool(note)
 
 
 def _subtitle(first: Frontier) -> str:
@@ -198,7 +262,9 @@ def _subtitle(first: Frontier) -> str:
 
 
 @picture
-def plot_frontier(frontiers: Frontier | Sequence[Frontier], path: str | os.PathLike[str] | None = None) -> Figure:
+def plot_frontier(
+    frontiers: Frontier | Planned | Sequence[Frontier | Planned], path: str | os.PathLike[str] | None = None
+) -> Figure:
     """Draw makespan against memory: a curve for each planner, with the ideal, the lower bounds and the plain peak.
 
     Each point is a plan; the lines between them only guide the eye. Memories without a plan are left out, and a
@@ -207,8 +273,9 @@ def plot_frontier(frontiers: Frontier | Sequence[Frontier], path: str | os.PathL
 
     Parameters
     ----------
-    frontiers : Frontier or sequence of Frontier
-        For one problem and one link, such as those of several planners. The first one is drawn on top.
+    frontiers : Frontier, Planned or sequence of them
+        For one problem and one link, such as those of several planners. The first one is drawn on top. Plans of one
+        planner, as `TorchPlan.frontier` lists them, become one curve.
 
     Raises
     ------
@@ -247,8 +314,8 @@ def plot_frontier(frontiers: Frontier | Sequence[Frontier], path: str | os.PathL
         lines += axes.plot(np.array(memory) / scale, factor * np.array(seconds), label=label, **style)
     if low <= peak <= high:
         lines.append(axes.axvline(peak / scale, label=f"peak of the plain run {format_bytes(peak)}", **_PEAK))
-    _draw_marks(axes, marks, scale)
-    rows = _draw_legend(figure, lines, bool(marks))
+    _draw_marks(axes, marks, lines, scale)
+    rows = _draw_legend(figure, lines, bool(marks), footnote(listed))
     axes.set_xlabel(f"memory ({size})")
     axes.set_ylabel(f"makespan ({unit})")
     clear(axes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 _BLUE, _DARK_BLUE, _GREEN, _GOLD, _BROWN, _PINK, _GREY = (
@@ -22,11 +23,36 @@ ROLES = {
 MEMORY, RESIDENT = _DARK_BLUE, _GREY
 IDEAL = "#8c8c8c"
 
-# Lines, in their order. One marker fewer, so that pairs repeat late; no triangle, which marks least memories.
+# Of planners' lines. One marker fewer, so that pairs repeat late; no triangle, which marks least memories.
 LINES = ("#c24e00", "#0060a8", "#009e73", "#cc6aa8", "#3f9bdc", "#c08a00", "#666666", "#332288")
 MARKERS = ("o", "s", "D", "P", "X", "p", "h")
 
+# Each has the same colour and marker in all pictures; the colours of those that are drawn together differ.
+PLANNERS = (
+    *("pofo", "rotor", "offload", "selective", "dynprog", "greedy", "vdnn", "autoswap"),
+    *("tflms", "pooch", "swap_opt", "swap_all", "superneurons", "modnn", "olla", "vdnn_sync"),
+    *("vdnn_plus", "checkmate"),
+)
+
 BUDGET: dict[str, Any] = {"color": "black", "linestyle": (0, (5, 3)), "linewidth": 1.1}
+
+
+def line_styles(planners: Sequence[str]) -> list[tuple[int, int]]:
+    """Where the colour and the marker of each line are in LINES and MARKERS.
+
+    A planner that has a line already, as with other options, and one that is not known have what is left.
+
+    Examples
+    --------
+    >>> line_styles(["rotor", "mine", "rotor"])
+    [(1, 1), (0, 0), (2, 2)]
+    """
+    places: list[int | None] = [
+        PLANNERS.index(one) if one in PLANNERS and one not in planners[:at] else None for at, one in enumerate(planners)
+    ]
+    left = (place for place in range(len(PLANNERS) + len(planners)) if place not in places)
+    chosen = [next(left) if place is None else place for place in places]
+    return [(place % len(LINES), place % len(MARKERS)) for place in chosen]
 
 
 def luminance(colour: str) -> float:

@@ -12,7 +12,7 @@ from memsched.errors import visible
 from memsched.problems.bounds import alike
 from memsched.problems.family import count_rounds
 from memsched.problems.problem import name_of, short_stage_of
-from memsched.result import Result
+from memsched.result import Planned, Result, results_in
 from memsched.show.arena import budget_of
 from memsched.show.plots.figure import (
     SIZE,
@@ -22,6 +22,7 @@ from memsched.show.plots.figure import (
     heading,
     legend,
     new_figure,
+    readable,
     save,
     time_unit,
     write_in,
@@ -48,7 +49,7 @@ Lanes = dict[int, tuple[float, float]]
 def _names(result: Result, bar: Interval) -> list[str]:
     """What a bar may be called, the longest first."""
     stage = short_stage_of(result.problem, bar.name) if bar.bytes is None else None
-    return [visible(text) for text in ([f"{bar.name} {stage}"] if stage else []) + [bar.name]]
+    return [visible(text) for text in ([f"{bar.name} {stage}"] if stage else []) + [readable(bar.name)]]
 
 
 def _lanes(bars: list[Interval]) -> Lanes:
@@ -167,7 +168,7 @@ def _title(result: Result, lanes: Lanes) -> str:
 
 
 @picture
-def plot(result: Result, path: str | os.PathLike[str] | None = None) -> Figure:
+def plot(result: Planned, path: str | os.PathLike[str] | None = None) -> Figure:
     """Draw a result: the three streams and, on the same time axis, the memory in use.
 
     Bars that have room are named, in a chain also by their stages. Streams without transfers are left out. Of a plan in
@@ -181,7 +182,7 @@ def plot(result: Result, path: str | os.PathLike[str] | None = None) -> Figure:
     >>> [axes.get_ylabel() for axes in figure.axes]
     ['', 'memory (bytes)']
     """
-    checks.kind("result", result, Result)
+    result = checks.kind("result", results_in(result), Result)
     figure = new_figure(path)
     bars = intervals(result)
     ends = [bar.end for bar in bars]

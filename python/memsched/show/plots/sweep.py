@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from memsched.errors import InvalidInputError
-from memsched.show.plots.figure import as_written, byte_unit, clear, new_figure, save
-from memsched.show.plots.palette import IDEAL, LINES, MARKERS
+from memsched.show.plots.figure import as_written, byte_unit, clear, heading, legend, new_figure, save
+from memsched.show.plots.palette import IDEAL, LINES, MARKERS, line_styles
 from memsched.study.sweep.names import link_names, planner_names, problem_names
 from memsched.study.sweep.rows import ReadRow as Row
 from memsched.study.sweep.rows import checked
@@ -26,6 +26,10 @@ _WIDTHS = {1: 6.0, 2: 5.0, 3: 3.5}  # inches of a panel, by the number of column
 _HEIGHT = 3.1
 _LETTERS = 13  # in an inch, of a title
 _SHARE = 1 / 3  # of the axis of memory that a problem must fill where all problems have one
+_HEADING = 0.72  # inches
+
+Styles = dict[str, tuple[int, int]]
+"""What a line is called -> where its colour and its marker are in LINES and MARKERS."""
 
 
 def _panels(rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, list[Row]]]:
@@ -36,6 +40,13 @@ def _panels(rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, list[Row]]]:
         if row["status"] == "planned":
             found.setdefault((problem, link), {}).setdefault(planner, []).append(row)
     return found
+
+
+def styles_of(rows: Sequence[Row]) -> Styles:
+    """How the line of each planner with a plan looks, in order of first appearance."""
+    named = zip(planner_names(rows), rows, strict=True)
+    planners = {name: row["planner"] for name, row in named if row["status"] == "planned"}
+    return dict(zip(planners, line_styles([*planners.values()]), strict=True))
 
 
 def _ranges(panels: dict[tuple[str, str], dict[str, list[Row]]]) -> tuple[dict[str, tuple[float, float]], bool]:
@@ -62,21 +73,21 @@ def _columns(panels: dict[tuple[str, str], dict[str, list[Row]]]) -> int:
     return max(fair, default=2 if len(panels) == 4 else most)
 
 
-def _draw(axes: Axes, lines: dict[str, list[Row]], names: list[str], scale: int) -> None:
+def _draw(axes: Axes, lines: dict[str, list[Row]], styles: Styles, scale: int) -> None:
     """Draw the lines; the first is on top and thinnest, so that coinciding lines are all visible."""
-    for at, name in enumerate(names):
+    for at, (name, (colour, marker)) in enumerate(styles.items()):
         below = min(at, 4)
         points = sorted((row["memory"] / scale, row["makespan"] / (row["ideal"] or 1.0)) for row in lines.get(name, []))
         if points:
             axes.plot(
                 *zip(*points, strict=True),
-                color=LINES[at % len(LINES)],
-                marker=MARKERS[at % len(MARKERS)] if len(points) <= 30 else None,
-                markersize=4 + below,
+                color=LINES[colour],
+                marker=MARKERS[marker] if len(points) <= 30 else None,
+                markersize=5 + below,
                 markeredgecolor="white",
                 markeredgewidth=0.4,
                 linewidth=1.2 + 0.6 * below,
-                zorder=4 - at / len(names),
+                zorder=4 - at / len(styles),
             )
     axes.axhline(1.0, color=IDEAL, linewidth=1.2, zorder=1)
     axes.grid(color="0.92", linewidth=0.6)
@@ -84,14 +95,15 @@ def _draw(axes: Axes, lines: dict[str, list[Row]], names: list[str], scale: int)
     axes.tick_params(labelsize=8)
 
 
-def _draw_legend(figure: Figure, names: list[str], per_row: int) -> None:
+def _draw_legend(figure: Figure, styles: Styles, per_row: int) -> None:
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], color=LINES[at % len(LINES)], marker=MARKERS[at % len(MARKERS)], markersize=5, label=name)
-        for at, name in enumerate(names)
+        Line2D([], [], color=LINES[colour], marker=MARKERS[marker], markersize=5, label=name)
+        for name, (colour, marker) in styles.items()
     ]
-    figure.legend(handles=handles, loc="lower center", ncols=min(len(names), per_row), frameon=False, fontsize=9)
+    handles.append(Line2D([], [], color=IDEAL, linewidth=1.2, label="the ideal: computation alone"))
+    legend(figure, handles, min(len(handles), per_row), fontsize=9)
 
 
 @picture
@@ -127,22 +139,21 @@ def plot_sweep(rows: Sequence[Row], path: str | os.PathLike[str] | None = None) 
             f"the sweep has {len(panels)} problems and links; a picture shows {MOST_PANELS} at most: "
             "draw a part of its rows with memsched.plot_sweep, or make a report"
         )
-    names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
+    styles = styles_of(rows)
     columns = _columns(panels)
     wide, height = _WIDTHS[columns], math.ceil(len(panels) / columns)
-    per_row = max(1, int(columns * wide / max(1.6, 0.6 + 0.07 * max(map(len, names)))))
-    legend = 0.15 + 0.24 * math.ceil(len(names) / per_row)  # inches
+    per_row = max(1, int(columns * wide / max(1.9, 0.6 + 0.07 * max(map(len, styles)))))
+    below = 0.15 + 0.24 * math.ceil((1 + len(styles)) / per_row)  # inches
     figure = new_figure(path)
     ranges, shared = _ranges(panels)
-    note = 0.0 if shared else 0.3
-    total = height * _HEIGHT + legend + note
+    total = height * _HEIGHT + below + _HEADING
     figure.set_size_inches(columns * wide, total)
-    _draw_grid(figure, panels, names, ranges, (height, columns))
-    _draw_legend(figure, names, per_row)
-    if not shared:
-        figure.text(0.012, 1 - 0.2 / total, "each problem has its own range of memory", fontsize=9.5, color="0.25")
+    _draw_grid(figure, panels, styles, ranges, (height, columns))
+    _draw_legend(figure, styles, per_row)
+    told = "" if shared else "; each problem has its own range of memory"
+    heading(figure, "makespan against memory", f"a point is a plan{told}")
     as_written(figure)  # before its texts are measured
-    figure.tight_layout(rect=(0, legend / total, 1, 1 - note / total))
+    figure.tight_layout(rect=(0, below / total, 1, 1 - _HEADING / total))
     save(figure, path)
     return figure
 
@@ -150,18 +161,18 @@ def plot_sweep(rows: Sequence[Row], path: str | os.PathLike[str] | None = None) 
 def _draw_grid(
     figure: Figure,
     panels: dict[tuple[str, str], dict[str, list[Row]]],
-    names: list[str],
+    styles: Styles,
     ranges: dict[str, tuple[float, float]],
     shape: tuple[int, int],
 ) -> None:
-    """Draw the panels, row by row, on one scale of makespans and in one unit of bytes."""
+    """Draw the panels, row by row, on one scale of makespans."""
     grid = figure.subplots(*shape, squeeze=False, sharey=True)
-    scale, unit = byte_unit(int(max(high for _, high in ranges.values())))
     letters = int(_LETTERS * _WIDTHS[shape[1]])
     for axes in grid.flat[len(panels) :]:
         axes.remove()
     for axes, ((problem, link), lines) in zip(grid.flat, panels.items(), strict=False):
-        _draw(axes, lines, names, scale)
+        scale, unit = byte_unit(int(ranges[problem][1]))
+        _draw(axes, lines, styles, scale)
         axes.set_xlim(*(end / scale for end in ranges[problem]))
         axes.set_xlabel(f"memory ({unit})", fontsize=9)
         title = f"{problem}, {link}"

@@ -7,14 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from memsched.arena.placement import Placement
 from memsched.errors import InvalidInputError, shown
-from memsched.result import Result
+from memsched.result import Planned, Result, results_in
 from memsched.show.report.comparison import studies
 from memsched.show.report.page import check_jinja
+from memsched.show.report.placement_page import placement_page
 from memsched.show.report.results_page import results_page
 from memsched.show.report.sweep_page import sweep_page
 from memsched.study.sweep.table import Sweep
 from memsched.support import checks
+from memsched.support.arguments import public
 from memsched.support.files import write_bytes
 from memsched.support.types import Quantity
 
@@ -29,8 +32,9 @@ def check_page(path: str | os.PathLike[str]) -> None:
         )
 
 
+@public
 def write_report(
-    results: Result | Sequence[Result],
+    results: Planned | Placement | Sequence[Planned],
     path: str | os.PathLike[str],
     *,
     compare: bool | None = None,
@@ -46,8 +50,8 @@ def write_report(
 
     Parameters
     ----------
-    results : Result or sequence of Result
-        From any planners and for any problems.
+    results : Planned, Placement or sequence of Planned
+        From any planners and for any problems. Of a placement alone the page has the addresses.
     path : str or path
         File to save the page to; it is written whole or not at all.
     compare : bool, optional
@@ -74,8 +78,14 @@ def write_report(
     >>> path.read_text().startswith("<!DOCTYPE html>")
     True
     """
-    listed = checks.some("results", results, Result)
     check_page(path)
+    if isinstance(results, Placement):
+        if compare:
+            raise InvalidInputError("compare is True, but a Placement has no planners to compare; leave it out")
+        check_jinja()
+        write_bytes(path, placement_page(results).encode("utf-8", "replace"))
+        return
+    listed = checks.some("results", results_in(results), Result)
     wanted = len(listed) == 1 if compare is None else checks.flag("compare", compare)
     checks.progress(progress)
     check_jinja()
@@ -83,6 +93,7 @@ def write_report(
     write_bytes(path, results_page(listed, found).encode("utf-8", "replace"))
 
 
+@public
 def write_sweep_report(
     rows: Sweep | Sequence[Mapping[str, Any]], path: str | os.PathLike[str], *, title: str = "sweep"
 ) -> None:

@@ -9,15 +9,19 @@ class Addresses extends Picture {
     const [factor, unit] = columns.in_time ? result.figures.time_unit : [1, null];
     const scale = columns.unit[0];
     Object.assign(this, { result, columns, factor, gaps: true });
-    this.along = unit ? `time (${unit})` : "ops, in the order of the plan";
-    this.kinds = ROLES.filter((role) => columns.kind.includes(role)).map((role) => [role, role]);
+    this.along = columns.along ?? (unit ? `time (${unit})` : "ops, in the order of the plan");
+    this.kinds = columns.kinds ?? ROLES.filter((role) => columns.kind.includes(role)).map((role) => [role, role]);
     const low = columns.low.map((bytes) => bytes / scale);
     const high = columns.low.map((bytes, at) => (bytes + columns.bytes[at]) / scale);
     this.boxes = boxesOf(columns, factor, low, high, this.kinds);
   }
 
+  called(at) {
+    return this.columns.name[at] ?? (this.columns.along ? "a buffer without a name" : "workspace");
+  }
+
   names(at) {
-    return [[this.columns.name[at] ?? "workspace"]];
+    return [[readable(this.called(at))]];
   }
 
   layout() {
@@ -45,10 +49,10 @@ class Addresses extends Picture {
   }
 
   describe(at) {
-    const { name, kind, start, end, low, bytes, in_time: timed } = this.columns;
-    const when = timed ? formatSeconds : (op) => `op ${op}`;
+    const { kind, start, end, low, bytes, in_time: timed } = this.columns;
+    const when = timed ? formatSeconds : (moment) => (this.columns.along ? String(moment) : `op ${moment}`);
     return [
-      name[at] ?? "workspace",
+      this.called(at),
       [
         [kind[at], formatBytes(bytes[at])],
         ["address", String(low[at])],

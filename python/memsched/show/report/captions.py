@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from memsched.arena.placement import Placement
 from memsched.arena.residency import placement_of
 from memsched.problems.problem import largest_graph
 from memsched.result import Result
 from memsched.show.arena import budget_of, round_end
 from memsched.show.report.comparison import Study
 from memsched.show.report.tensors import FATES, TensorUse
-from memsched.show.report.text import Number, Text, counted, joined, text
+from memsched.show.text import Number, Text, counted, joined, text
 from memsched.study.sweep.rows import ReadRow as Row
 
 
@@ -43,7 +44,7 @@ def _prefetches(count: int) -> Text:
 
 
 def _lifetimes(uses: list[TensorUse]) -> Text:
-    fates = [use.fate for use in uses if use.bytes > 0 and use.stays]
+    fates = [use.fate for use in uses]
     told = [text("{} {}", Number("count", fates.count(fate)), fate) for fate in FATES if fate in fates]
     return text("{} in the order of their first appearance: {}.", counted(len(fates), "tensor"), joined(told))
 
@@ -51,15 +52,18 @@ def _lifetimes(uses: list[TensorUse]) -> Text:
 def _addresses(result: Result) -> Text:
     schedule = result.schedule
     placement = result.placement or placement_of(schedule, largest_graph(result.problem, schedule))
-    if placement is None:
-        return ()
+    return () if placement is None else address_caption(placement)
+
+
+def address_caption(placement: Placement) -> Text:
+    """Of the addresses in an arena."""
     proven = "the claimed" if placement.claimed else "the proven"
     if placement.height == placement.lower_bound:
-        bound = text("which is {} lowest", proven)
+        bound = text(", {} lowest", proven)
     else:
-        bound = text("{} lower bound is {}", proven, Number("bytes", placement.lower_bound))
+        bound = text("; {} lower bound is {}", proven, Number("bytes", placement.lower_bound))
     return text(
-        "{} in an arena of {}; {}. Fragmentation is {}.",
+        "{} in an arena of {}{}. Fragmentation is {}.",
         *(counted(len(placement.buffers), "buffer"), Number("bytes", placement.height), bound),
         Number("percent", placement.fragmentation),
     )
@@ -83,8 +87,9 @@ def sweep_caption(rows: Sequence[Row], names: Sequence[tuple[str, str, str]]) ->
     if not planned:
         return ()
     ratios = [row["makespan"] / row["ideal"] for row, _ in planned if row["ideal"]]
-    drawn = text("{} of {}", counted(len(planned), "plan"), counted(len({name[0] for _, name in planned}), "planner"))
+    count = counted(len({name[0] for _, name in planned}), "planner")
+    drawn = text("In the whole sweep, {} of {}", counted(len(planned), "plan"), count)
     if not ratios or not math.isfinite(max(ratios)):
         return text("{}.", drawn)
     span = (Number("ratio", min(ratios)), Number("ratio", max(ratios)))
-    return text("{}: they take {} to {} times as long as computation alone.", drawn, *span)
+    return text("{} take {} to {} times as long as computation alone.", drawn, *span)

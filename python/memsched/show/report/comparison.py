@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,10 @@ from memsched.result import Result
 from memsched.show.arena import budget_of
 from memsched.show.plots.figure import byte_unit, time_unit
 from memsched.show.plots.frontier import bound_words, lower_bounds
+from memsched.show.plots.palette import line_styles
 from memsched.show.report.summary import Summary
 from memsched.show.report.tables import Column, Table
+from memsched.study.carry import Draft
 from memsched.study.compare import compare
 from memsched.study.frontier import Frontier, frontier, spaced
 from memsched.support.types import Quantity
@@ -42,7 +44,7 @@ _COLUMNS = (
     Column(title="recomputed", kind="seconds", hint="spent on repeated runs"),
     Column(title="planned in", kind="seconds"),
     Column(title="optimal", kind="yes", hint="proven: the makespan meets the lower bound"),
-    Column(title="needs", kind="bytes", hint="the least memory of a planner without a plan here"),
+    Column(title="needs", kind="bytes", hint="memory that is enough for a planner without a plan here"),
     Column(title="note"),
 )
 
@@ -68,11 +70,12 @@ class Study:
             "planners": [
                 {
                     "name": one.planner,
+                    "style": style,
                     "memory": [int(memory) for memory, found in zip(one.memory, one.results, strict=True) if found],
                     "makespan": [found.makespan for found in one.results if found],
                     "lower_bound": [found.lower_bound for found in one.results if found],
                 }
-                for one in self.curves
+                for one, style in zip(self.curves, line_styles([one.planner for one in self.curves]), strict=True)
             ],
             "bounds": {
                 bound_words(self.curves, anything): [list(column) for column in zip(*points, strict=True)]
@@ -106,10 +109,26 @@ def study(result: Result, time_limit: Quantity | None = None, progress: Progress
         limit = SECONDS if time_limit is None else time_limit
         for name in names:
             say(f"frontier: {name}")
-            curves.append(
-                frontier(problem, planner=name, device=device, memory=memories, chunk=chunk, time_limit=limit)
-            )
+            curve = frontier(problem, planner=name, device=device, memory=memories, chunk=chunk, time_limit=limit)
+            curves.append(_agreed(curve, outcomes, device.memory))
     return Study(outcomes=outcomes, curves=tuple(curves))
+
+
+def _agreed(curve: Frontier, outcomes: Outcomes, budget: int) -> Frontier:
+    """The curve with the outcome at its budget, if that is faster; the outcome becomes what the curve then knows."""
+    known, memories, results = outcomes.get(curve.planner), curve.memory.tolist(), list(curve.results)
+    if isinstance(known, Result):
+        for at, (memory, found) in enumerate(zip(memories, curve.results, strict=True)):
+            if memory >= budget and (found is None or known.makespan < found.makespan):
+                device = altered(curve.device, memory=memory)
+                results[at] = known if memory == budget else Draft.of(known).on(known.problem, device)
+    here = results[memories.index(budget)]
+    if here is not None and curve.planner in outcomes:
+        outcomes[curve.planner] = here
+    elif isinstance(known, InfeasibleError):
+        enough = (memory for memory, found in zip(memories, results, strict=True) if found is not None)
+        outcomes[curve.planner] = InfeasibleError(str(known), min([known.min_memory, *enough]))
+    return replace(curve, results=tuple(results))
 
 
 def studies(results: Sequence[Result], time_limit: Quantity | None = None, progress: Progress = None) -> list[Study]:

@@ -1,13 +1,14 @@
 // Makespans over memories: the frontier of one problem, and those of a sweep.
 
-const SYMBOLS = ["circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x"];
-const DASHES = ["solid", "dash", "dot"];
-const styleOf = (at) => ({ css: `s${at % 8}`, symbol: SYMBOLS[at % SYMBOLS.length] });
+// Of a planner's line, by the places that palette.py gives it.
+const SYMBOLS = ["circle", "square", "diamond", "cross", "x", "pentagon", "hexagon"];
+const styleOf = ([tint, mark]) => ({ css: `s${tint}`, symbol: SYMBOLS[mark] });
 
 class Curves extends Picture {
   constructor(div, title) {
     super(div, title);
     this.hidden = new Set();
+    this.outlines = {}; // of symbols, as they were drawn
   }
 
   /* lines: {name, x, y, tips: [[word, figure], ...] a point, css, symbol, dash}; marks: the same, as single points.
@@ -52,19 +53,30 @@ class Curves extends Picture {
   draw() {
     super.draw();
     const all = [...this.lines, ...this.marks];
-    writeLegend(this.div, all.map((line) => [line.css, line.name, line.mode === "markers" ? "" : line.dash ? "line dash" : "line"]));
+    const drawn = this.div.querySelectorAll(".scatterlayer .trace");
+    this.seen().forEach((line, at) => (this.outlines[line.symbol] ??= drawn[at]?.querySelector(".point")?.getAttribute("d")));
+    writeLegend(this.div, all.map((line) => [line.css, line.name, "drawn"]));
     [...legendOf(this.div).children].forEach((entry, at) => {
       const button = document.createElement("button");
       button.type = "button";
       button.ariaPressed = String(!this.hidden.has(all[at].name));
       button.append(...entry.childNodes);
       entry.append(button);
+      entry.insertAdjacentHTML("afterbegin", this.swatch(all[at]));
       entry.style.opacity = this.hidden.has(all[at].name) ? "0.4" : "1";
       button.addEventListener("click", () => {
         if (!this.hidden.delete(all[at].name)) this.hidden.add(all[at].name);
         this.draw();
       });
     });
+  }
+
+  // A piece of a line with its symbol, as they are in the picture.
+  swatch({ mode, dash, symbol }) {
+    const dashes = dash ? ` stroke-dasharray="${dash.replaceAll("px", "")}"` : "";
+    const line = mode === "markers" ? "" : `<path d="M-14 0H14"${dashes}/>`;
+    const mark = mode !== "lines" && this.outlines[symbol] ? `<path class="mark" d="${this.outlines[symbol]}"/>` : "";
+    return `<svg viewBox="-14 -9 28 18" aria-hidden="true">${line}${mark}</svg>`;
   }
 
   // The nearest point of a curve.
@@ -88,8 +100,8 @@ class Curves extends Picture {
 function frontierCurves(div, result) {
   const { ideal, planners, bounds, own, time_unit: [factor, unit], byte_unit: [scale, size] } = result.frontier;
   const overIdeal = (makespan) => (ideal > 0 ? [["over ideal", formatPercent(Math.max(0, makespan / ideal - 1))]] : []);
-  const lines = planners.map((one, at) => ({
-    ...styleOf(at),
+  const lines = planners.map((one) => ({
+    ...styleOf(one.style),
     name: one.memory.length ? one.name : `${one.name} (no plan)`,
     x: one.memory.map((bytes) => bytes / scale),
     y: one.makespan.map((seconds) => seconds * factor),
@@ -130,8 +142,8 @@ function sweepCurves(div, table) {
   const column = (title) => table.columns.findIndex((one) => one.title === title);
   const [planner, problem, link, bandwidth, memory] = ["planner", "problem", "link", "bandwidth", "memory"].map(column);
   const [status, makespan, ideal, gap, bound] = ["status", "makespan", "ideal", "gap", "lower bound"].map(column);
-  const names = [...new Set(table.rows.map((row) => row[planner]))];
   const planned = table.rows.filter((row) => row[status] === "planned");
+  const names = Object.keys(data.styles);
   const made = new Curves(div, "sweep");
   const choices = [document.getElementById("problem"), document.getElementById("link")];
   const offer = (select, values) => {
@@ -147,15 +159,14 @@ function sweepCurves(div, table) {
     const relative = of.every((row) => row[ideal] > 0);
     const [scale, size] = byteUnit(of.reduce((most, row) => Math.max(most, row[memory]), 0));
     const high = (row) => (relative ? row[makespan] / row[ideal] : row[makespan]);
-    made.title = `${choices[0].value}: what less memory costs`;
-    const lines = names.map((name, at) => {
+    made.title = `${choices[0].value}, ${choices[1].value}: what less memory costs`;
+    const lines = names.map((name) => {
       const own = rows.filter((row) => row[planner] === name);
       return {
-        ...styleOf(at),
+        ...styleOf(data.styles[name]),
         name,
         x: own.map((row) => row[memory] / scale),
         y: own.map(high),
-        dash: at < 8 ? undefined : DASHES[Math.floor(at / 8) % 3],
         tips: (k) => [
           ["memory", formatBytes(own[k][memory])],
           ["makespan", formatSeconds(own[k][makespan])],

@@ -57,11 +57,11 @@ def memory(result: Result) -> Columns:
 
 
 def lifetimes(uses: list[TensorUse]) -> Columns:
-    """One entry per stay of a tensor with bytes, ordered by first appearance: tensor (index), place, start, end.
+    """One entry per stay of a tensor, ordered by first appearance: tensor (index), place, start, end.
 
     The rows of the picture are `order`, indices of tensors.
     """
-    seen = [at for at, use in enumerate(uses) if use.bytes > 0 and use.stays]
+    seen = [at for at, use in enumerate(uses) if use.stays]
     order = sorted(seen, key=lambda at: (uses[at].stays[0].start, at))
     stays = [(at, stay) for at in order for stay in uses[at].stays]
     return {

@@ -82,6 +82,10 @@ function escaped(text) {
   return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
 
+// The name of an op or a tensor without what only PyTorch needs in it, as memsched.plot has it; a test compares the two.
+const NOISE = /^_+|(?<![a-z])native_|scaled_dot_product_(?=\w*attention)|_legit(_functional|_no_training)?|_for_cpu/g;
+const readable = (name) => name.replace(NOISE, "") || name;
+
 function shortened(text, most) {
   const letters = [...text];
   if (letters.length <= most) return text;

@@ -100,7 +100,7 @@ class Lifetimes extends Picture {
     const rows = [];
     for (let row = Math.ceil(first / every) * every; row <= last; row += every) rows.push(row);
     const room = leftMargin(this.result) - 10;
-    const text = rows.map((row) => escaped(fitted(this.tensors[this.columns.order[row]][0], 10, room)));
+    const text = rows.map((row) => escaped(fitted(readable(this.tensors[this.columns.order[row]][0]), 10, room)));
     return { "yaxis.tickvals": rows, "yaxis.ticktext": text };
   }
 

@@ -2,8 +2,9 @@
 
 const STREAMS = ["forward", "loss", "backward", "recompute", "offload", "prefetch"].map((kind) => [kind, kind]);
 const TOP = 30; // room for the title and the buttons
-const named = (result) => `${result.planner} on ${result.problem || "a problem without a name"}`;
-const namesOf = (result) => data.tables[`tensors-${data.results.indexOf(result)}`].rows.map((row) => row[0]);
+const named = (result) => result.called ?? `${result.planner} on ${result.problem || "a problem without a name"}`;
+const tableOf = (result, what) => data.tables[`${what}-${data.results.indexOf(result)}`];
+const namesOf = (result) => (tableOf(result, "tensors") ?? tableOf(result, "buffers")).rows.map((row) => readable(row[0]));
 
 // Room for the names of tensors, the same in all pictures of a plan: their axes of time lie below each other.
 function leftMargin(result) {
@@ -56,7 +57,7 @@ class Timeline extends Picture {
   // What a bar may be called: a layer's name tells more than that of its op, and its colour which of its ops it is.
   names(at) {
     const { name, layer, lane } = this.columns;
-    if (!layer[at]) return [[name[at], name[at].split("/").at(-1)]]; // ops of modules are "module/op"
+    if (!layer[at]) return [[readable(name[at]), readable(name[at].split("/").at(-1))]]; // ops of modules are "module/op"
     return [[`${name[at]} ${layer[at]}`, ...(lane[at] ? [] : [layer[at]])], [name[at]]];
   }
 

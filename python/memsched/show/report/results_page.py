@@ -11,6 +11,7 @@ from memsched.problems.family import GraphFamily
 from memsched.problems.problem import name_of
 from memsched.result import Result
 from memsched.show.arena import budget_of
+from memsched.show.plots.frontier import footnote
 from memsched.show.report.captions import captions
 from memsched.show.report.comparison import Study, comparison_table
 from memsched.show.report.figures import Columns, figures, scales
@@ -18,7 +19,7 @@ from memsched.show.report.page import html_page
 from memsched.show.report.summary import Summary, described_link, summarize, tiles, verdict
 from memsched.show.report.tables import Column, Table
 from memsched.show.report.tensors import FATES, TensorUse, tensor_uses
-from memsched.show.report.text import Number, Text, counted, joined, text
+from memsched.show.text import Number, Text, counted, joined, text
 from memsched.study.feature_maps import CLASSES, classes_by_kind
 
 _FATES = {
@@ -78,17 +79,17 @@ def _fates(uses: list[TensorUse]) -> list[dict[str, Any]]:
     total = sum(use.bytes for use in uses)
     found = []
     for fate in FATES:
-        chosen = [use.bytes for use in uses if use.fate == fate and use.bytes > 0]
+        chosen = [use.bytes for use in uses if use.fate == fate]
         if chosen:
             one = {"name": fate, "css": fate.replace(" ", "-"), "meaning": _FATES[fate], "share": sum(chosen) / total}
             found.append({**one, "tensors": counted(len(chosen), "tensor"), "bytes": Number("bytes", sum(chosen))})
     return found
 
 
-def _facts(result: Result) -> list[tuple[str, Text]]:
+def _facts(result: Result, uses: list[TensorUse]) -> list[tuple[str, Text]]:
     """Facts that are not in the tiles, as names and values."""
     problem, graph = result.problem, result.graph
-    sizes = [counted(len(graph.ops), "op"), counted(len(graph.tensors), "tensor")]
+    sizes = [counted(len(graph.ops), "op"), counted(len(uses), "tensor")]
     if isinstance(problem, Chain):
         sizes.insert(0, counted(problem.n, "stage"))
     rows = [
@@ -137,15 +138,17 @@ def _plan(at: int, result: Result, summary: Summary, uses: list[TensorUse], stud
         "standing": summary.standing,
         "verdict": verdict(result, summary),
         "tiles": tiles(result, summary),
-        "facts": _facts(result),
+        "facts": _facts(result, uses),
         "round_note": " Of a plan in rounds, the first round is shown." if summary.rounds > 1 else "",
         "address_note": _address_note(result),
         "fates": _fates(uses),
         "summaries": captions(result, uses, study),
         "tensors": Table(name=f"tensors-{at}", columns=_TENSORS, rows=rows),
-        "kinds": _kind_table(f"kinds-{at}", result),
+        # The ops of a chain are all of one kind.
+        "kinds": None if isinstance(result.problem, Chain) else _kind_table(f"kinds-{at}", result),
         "planners": planners,
         "planners_note": (_planners_note(result),),
+        "frontier_note": "" if study is None else footnote(study.curves),
     }
 
 

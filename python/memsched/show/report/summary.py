@@ -12,7 +12,8 @@ from memsched.problems.family import count_rounds
 from memsched.problems.problem import altered
 from memsched.result import Result
 from memsched.show.arena import budget_of
-from memsched.show.report.text import Number, Text, counted, text
+from memsched.show.text import Number, Text, text
+from memsched.show.words import again, bounded, moved
 from memsched.support.documents import fields
 from memsched.support.units import format_link
 
@@ -129,33 +130,28 @@ def tiles(result: Result, summary: Summary) -> list[Tile]:
     timeline, budget = result.timeline, budget_of(result)
     over = summary.over_ideal
     ideal = text("{} of computation", Number("seconds", summary.ideal))
-    moved = text("nothing travels")
-    if timeline.bytes_out + timeline.bytes_in:
-        moved = text("{} out, {} in", Number("bytes", timeline.bytes_out), Number("bytes", timeline.bytes_in))
-    again = counted(len(result.recomputed), "op")
-    bound = text("the makespan meets it")
-    if not result.optimal:
-        bound = text("gap {}, of {}", Number("percent", result.gap), result.bounded)
     return [
         Tile(
             title="Makespan",
             number=Number("seconds", result.makespan),
             note=ideal if over is None else text("{} over {}", Number("percent", over), ideal),
         ),
-        Tile(title="Lower bound", number=Number("seconds", result.lower_bound), note=bound),
+        Tile(title="Lower bound", number=Number("seconds", result.lower_bound), note=bounded(result)),
         Tile(
             title="Peak memory",
             number=Number("bytes", result.peak_memory),
             note=text("of a budget of {}", Number("bytes", budget)),
             share=min(1.0, result.peak_memory / budget),
         ),
-        Tile(title="Moved", number=Number("bytes", timeline.bytes_out + timeline.bytes_in), note=moved),
+        Tile(
+            title="Moved",
+            number=Number("bytes", timeline.bytes_out + timeline.bytes_in),
+            note=moved(timeline.bytes_out, timeline.bytes_in),
+        ),
         Tile(
             title="Recomputed",
             number=Number("seconds", timeline.recompute_time),
-            note=text("{} run{} again", again, "s" if len(result.recomputed) == 1 else "")
-            if result.recomputed
-            else text("every op runs once"),
+            note=again(len(result.recomputed)),
         ),
         Tile(title="Idle", number=Number("seconds", timeline.idle), note=text("of the compute stream")),
     ]

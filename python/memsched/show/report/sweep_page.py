@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from memsched.show.plots.sweep import styles_of
 from memsched.show.report.captions import sweep_caption
 from memsched.show.report.page import html_page
 from memsched.show.report.summary import Tile
 from memsched.show.report.sweep_rows import Standing, standings
 from memsched.show.report.tables import Column, Table
-from memsched.show.report.text import Number, counted, text
+from memsched.show.text import Number, counted, text
 from memsched.study.sweep.names import link_names, planner_names, problem_names
 from memsched.study.sweep.rows import STATUSES, checked
 from memsched.study.sweep.rows import ReadRow as Row
@@ -29,6 +30,7 @@ _PLANNERS = (
     Column(title="infeasible", kind="count"),
     Column(title="failed", kind="count"),
 )
+_TOLD = 2  # problems in the heading
 Names: TypeAlias = tuple[str, str, str]  # of the planner, the problem and the link of a row
 _NAMES = (Column(title="planner"), Column(title="problem"), Column(title="link"))
 _POINTS = (  # curves.js finds its columns by these titles, and those of the names
@@ -97,14 +99,18 @@ def sweep_page(rows: Sequence[Row], *, title: str = "sweep") -> str:
     rows = checked(rows)
     names = list(zip(planner_names(rows), problem_names(rows), link_names(rows), strict=True))
     points, planners, failures = _points(rows, names), _planners(standings(rows)), _failures(rows, names)
+    problems = list(dict.fromkeys(name for _, name, _ in names))
+    about = " and ".join(problems) if 0 < len(problems) <= _TOLD else f"{len(problems)} problems"
     counts = {status: sum(row["status"] == status for row in rows) for status in STATUSES}
     return html_page(
         "sweep.html",
         {
             "sweep": {"title": title, "points": len(rows), **counts},
+            "styles": styles_of(rows),
             "tables": {table.name: table.to_json() for table in (planners, failures, points)},
         },
         title=title,
+        about=about,
         count=counted(len(rows), "point"),
         all_tiles=_tiles(names, counts),
         summary=sweep_caption(rows, names),

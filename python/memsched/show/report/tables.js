@@ -24,6 +24,13 @@ function cellOf(column, value, most) {
   return cell;
 }
 
+const CSV_UNITS = { bytes: "bytes", seconds: "seconds", bandwidth: "bytes per second", percent: "fraction" };
+
+// A value of a CSV file; a text that a spreadsheet would take for a formula has an apostrophe before it.
+function spreadsheet(value) {
+  return typeof value === "string" && /^'*[=+\-@\t\r]/.test(value) ? `'${value}` : String(value);
+}
+
 function compareCells(one, other) {
   const infinite = (value) => (value === "inf" ? Infinity : value === true ? 1 : value === false ? 0 : value);
   one = infinite(one);
@@ -148,10 +155,13 @@ class Table {
   }
 
   download(name) {
-    const quoted = (value) => `"${String(value ?? "").replaceAll('"', '""')}"`;
-    const lines = [this.data.columns.map((column) => column.title), ...this.found.map((at) => this.data.rows[at])];
+    const quoted = (value) => `"${spreadsheet(value ?? "").replaceAll('"', '""')}"`;
+    const heads = this.data.columns.map(({ title, kind }) => ((CSV_UNITS[kind] ?? title) === title ? title : `${title} (${CSV_UNITS[kind]})`));
+    const lines = [heads, ...this.found.map((at) => this.data.rows[at])];
     const text = lines.map((line) => line.map(quoted).join(",")).join("\r\n");
-    const link = element("a", { download: `${name}.csv` });
+    const [what, of] = name.split("-");
+    const file = `${of === undefined ? document.title : named(data.results[of])} ${what}`.replace(/[^\p{L}\p{N}._]+/gu, "-");
+    const link = element("a", { download: `${file}.csv` });
     link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from memsched.show.report.text import Number, shown
+from memsched.show.text import Number, shown
 
 FIRST = 60  # rows in the page itself
 LONG = 42  # a cell with more characters is wrapped

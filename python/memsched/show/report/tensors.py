@@ -142,6 +142,6 @@ def _with_host(stays: list[Stay], first: float, until: float) -> list[Stay]:
 
 
 def tensor_uses(result: Result) -> list[TensorUse]:
-    """What happens to each tensor, in the order of the graph's tensors; of a plan in rounds, in the first round."""
+    """What happens to each tensor with bytes, in the order of the graph; of a plan in rounds, in the first round."""
     scan = _Scan(result)
-    return [scan.use(tensor) for tensor in scan.tensors]
+    return [scan.use(tensor) for tensor in scan.tensors if tensor["size"] > 0]

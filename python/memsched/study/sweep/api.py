@@ -58,8 +58,8 @@ def sweep(
         A str is the name of a shipped profile, graph:NAME, analytic:NETWORK:BATCH[:GPU], or the path of a file. Of a
         family made by a function, the graphs at the full batch and at powers of two are swept; for others give
         GraphFamily.from_json(family.to_json(batches)).
-    planners : sequence of str, optional
-        Names; "auto" is allowed. By default all listed planners for each problem.
+    planners : sequence of str, or str, optional
+        Names, in a list or in a text with commas; "auto" is allowed. By default all listed planners for each problem.
     memory : sequence of int or str
         Budgets: bytes, "8GiB", or "40%" for that far from min_memory to peak_memory of each problem.
     beta : sequence of float or str, optional

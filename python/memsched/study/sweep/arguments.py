@@ -47,7 +47,7 @@ def read_devices(
     """One device per memory and bandwidth."""
     if base is not None:
         checks.kind("device", base, Device)
-    memories = [parse_memory(one, problem) for one in memory]
+    memories = [parse_memory(one, problem, f"memory[{at}]") for at, one in enumerate(memory)]
     for wanted, one in zip(memory, memories, strict=True):
         if one == 0:
             raise InvalidInputError(f"memory has {shown(wanted)}; each must be more than 0 bytes")
@@ -64,7 +64,9 @@ def read_devices(
         speed = link_bandwidth(problem, "give beta")
         links = [(speed, speed)]
     shared = fields_of(base or Device(1))
-    return [Device(**(shared | {"memory": one, "d2h": d2h, "h2d": h2d})) for one in memories for d2h, h2d in links]
+    # Without the units of the memories, which do not reach other processes: errors are the same everywhere.
+    each = [int(one) for one in memories]
+    return [Device(**(shared | {"memory": one, "d2h": d2h, "h2d": h2d})) for one in each for d2h, h2d in links]
 
 
 def _speed(given: float | str, problem: Problem) -> float:
@@ -85,11 +87,7 @@ def read_planners(given: Iterable[str] | str | None, problem: Problem, options: 
     """The planners of one problem."""
     if given is None:
         return planners_of(problem)
-    if isinstance(given, str):
-        given = [given]
-    if not checks.is_list(given):
-        raise InvalidInputError(f"planners is {shown(given)}; give a list of names")
-    names = list(dict.fromkeys(map(check_planner, given)))
+    names = list(dict.fromkeys(map(check_planner, checks.names("planners", given))))
     if not names:
         raise InvalidInputError("planners is empty; name some, or leave it out to take all")
     for name in names:

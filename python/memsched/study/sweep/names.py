@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -20,10 +21,13 @@ def problem_of(row: Row) -> tuple[str, str]:
 
 
 def link_of(row: Row) -> tuple[Any, ...]:
-    """What rows on the same link have in common: all of the device but its memory and its name."""
+    """What rows on the same link have in common: all of the device but its memory, its name, and what has no effect."""
     device = row.get("device") or {}
     there, back = row["bandwidth"], bandwidth_from_json(device.get("h2d", row["bandwidth"]))
-    return there, back, device.get("duplex", False), device.get("latency", 0.0), device.get("host_memory")
+    if there == back == 0:
+        return there, back, False, 0.0, None
+    duplex, latency = device.get("duplex", False), device.get("latency", 0.0)
+    return there, back, duplex and not (there == back == math.inf and not latency), latency, device.get("host_memory")
 
 
 def point_of(row: Row) -> tuple[Any, ...]:

@@ -17,13 +17,13 @@ from typing import Any
 from memsched.errors import StoreError
 from memsched.study.sweep.rows import MEASURES, STATUSES
 from memsched.support.files import MOST_BYTES, check_regular
+from memsched.support.kinds import SQLITE, told_kind
 
 PATIENCE = 60.0  # seconds to wait for another writer
 
 _APPLICATION = 0x6D656D73  # "mems", in the file's header
 _VERSION = 2
 _MARSHAL = 2  # version of marshal; the form of plain values has not changed since Python 2.5
-_MAGIC = b"SQLite format 3\0"
 _HEADER = 100  # bytes
 
 # Column -> its SQLite type, in the order of the table; a question mark allows NULL.
@@ -77,7 +77,9 @@ def check_header(path: str, *, read_only: bool) -> bool:
     check_regular(path)
     with open(path, "rb") as file:
         head = file.read(_HEADER)
-    if len(head) < _HEADER or not head.startswith(_MAGIC):
+    if not head.startswith(SQLITE) and (kind := told_kind(head)) is not None:
+        raise StoreError(f"'{path}' is {kind}; a store is an SQLite database that a sweep wrote: give another file")
+    if len(head) < _HEADER or not head.startswith(SQLITE):
         return False  # empty, or being created; SQLite itself refuses what is not a database
     version, application = (int.from_bytes(head[at : at + 4], "big") for at in (60, 68))
     if application != _APPLICATION:

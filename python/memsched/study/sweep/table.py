@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import overload
 
 from memsched.study.sweep.rows import MEASURES, Row
 from memsched.support import checks
-from memsched.support.files import plain_cell, write_bytes
+from memsched.support.csv_rows import csv_of
+from memsched.support.files import write_bytes
 from memsched.support.units import counted
 from memsched.support.views import Columns, Drawn, Tabular, needed
 
@@ -30,6 +31,11 @@ _KINDS: dict[str, type] = {
 def columns_of(rows: Sequence[Row], *names: str) -> Columns:
     """Rows as columns, with their types; None where a row lacks one."""
     return {name: (_KINDS.get(name, str), [row.get(name) for row in rows]) for name in names}
+
+
+def in_columns(rows: Sequence[Row]) -> list[Row]:
+    """Rows with all columns, in their order."""
+    return [{name: row.get(name) for name in COLUMNS} for row in rows]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +105,13 @@ class Sweep(Tabular, Drawn):
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
 
+    @overload
+    def __getitem__(self, at: int) -> Row: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Row]: ...
+    def __getitem__(self, at: int | slice) -> Row | list[Row]:
+        return self.rows[at]
+
     def __repr__(self) -> str:
         counts = ", ".join(f"{self.count(status)} {status}" for status in ("planned", "infeasible", "failed"))
         return f"Sweep({counted(len(self), 'point')}: {counts})"
@@ -120,13 +133,9 @@ class Sweep(Tabular, Drawn):
         write_bytes(path, self.to_pandas().to_parquet(index=False))
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write the data frame as a CSV file; needs pandas (memsched[sweep]).
+        """Write the rows as a CSV file, as `memsched sweep --csv` prints them: with units in the names of the columns.
 
         Text that begins with =, +, - or @ is prefixed with an apostrophe, since a spreadsheet would take it for a
         formula. Numbers are not changed.
         """
-        frame = self.to_pandas()
-        for name in frame.columns:
-            if _KINDS.get(name, str) is str:
-                frame[name] = frame[name].map(plain_cell, na_action="ignore")
-        write_bytes(path, frame.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC).encode())
+        write_bytes(path, csv_of(in_columns(self.rows)).encode())

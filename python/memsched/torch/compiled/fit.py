@@ -13,13 +13,13 @@ import torch
 from memsched._core import Graph
 from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.problems.budget import parse_memory
-from memsched.support.units import format_bytes, parse_bandwidth
+from memsched.support.units import parse_bandwidth
 from memsched.torch.compiled.as_graph import Resident, Visit, steps_of
 from memsched.torch.compiled.fused import folded_calls
 from memsched.torch.compiled.inductor import Half, lower_copies, stock_saved, with_sizes
 from memsched.torch.compiled.joint import read_joint
 from memsched.torch.compiled.options import Options
-from memsched.torch.compiled.plan import CompiledPlan, plan_and_document
+from memsched.torch.compiled.plan import CompiledPlan, plan_and_document, too_small
 from memsched.torch.compiled.private import Boxed
 from memsched.torch.compiled.rewrite import Rewritten, rewrite
 from memsched.torch.compiled.sizes import Sizes
@@ -86,11 +86,9 @@ def fit(visit: Visit, held: Resident, options: Options) -> Fitted:
         enough = int(min(found * share, *peaks))
         if isinstance(within(replace(options, budget=enough)), tuple):
             break
-    raise InfeasibleError(
-        f"the budget of {options.budget} is too small for compiled code, which has a plan for {enough} bytes "
-        f"({format_bytes(enough)}); give that, or more",
-        enough,
-    )
+    graph = whole.result.problem
+    assert isinstance(graph, Graph)
+    raise too_small(graph, parse_memory(options.budget, graph, "the budget"), "its compiled code needs", enough)
 
 
 def _within(

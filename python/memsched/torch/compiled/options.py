@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -12,8 +11,10 @@ import torch
 
 from memsched.errors import InvalidInputError, shown
 from memsched.planners.registry import check_planner
+from memsched.problems.budget import read_memory
 from memsched.support import checks, quantities
-from memsched.support.units import MEMORY_FORMS, parse_bandwidth, parse_bytes
+from memsched.support.arguments import meant
+from memsched.support.units import parse_bandwidth, parse_bytes
 from memsched.torch.machines import machine
 
 MODES = ("eager", "inductor")
@@ -57,8 +58,8 @@ def read_options(given: Mapping[str, Any] | None) -> Options:
     known = [one.name for one in fields(Options)]
     for name in given:
         if name not in known:
-            close = difflib.get_close_matches(str(name), known, 1)
-            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
+            close = meant(str(name), [one for one in known if one not in given])
+            hint = f"did you mean {close!r}?" if close else f"there are {', '.join(known)}"
             raise InvalidInputError(f"the backend memsched has no option {name!r}; {hint}")
     if "budget" not in given:
         raise InvalidInputError(
@@ -70,8 +71,7 @@ def read_options(given: Mapping[str, Any] | None) -> Options:
         raise InvalidInputError(
             f"optimizer is {shown(options.optimizer)}; it must be an Optimizer, or bytes of its state"
         )
-    if not (isinstance(options.budget, str) and options.budget.rstrip().endswith("%")):
-        parse_bytes(options.budget, "budget", MEMORY_FORMS)
+    read_memory(options.budget, "budget")
     checks.choice("mode", options.mode, MODES)
     if options.device != "here":
         machine(options.device)
@@ -82,3 +82,20 @@ def read_options(given: Mapping[str, Any] | None) -> Options:
     parse_bytes(options.reserve, "reserve")
     check_planner(options.planner)
     return replace(options, time_limit=quantities.time_limit(options.time_limit))
+
+
+def refusal(given: Mapping[str, Any] | None) -> Callable[..., Any] | None:
+    """What raises the error of wrong options when the step runs; None if they are right.
+
+    What a backend raises while it compiles, PyTorch wraps in a text of many lines.
+    """
+    try:
+        read_options(given)
+    except InvalidInputError as found:
+        error = found
+
+        def refuse(*args: Any) -> Any:
+            raise error
+
+        return refuse
+    return None

@@ -14,11 +14,11 @@ from memsched._core import Device, Graph, Schedule
 from memsched.errors import InfeasibleError, InternalError, MemschedError
 from memsched.planners.call import measured
 from memsched.planners.registry import PLANNERS, min_memory
-from memsched.problems.budget import parse_memory
+from memsched.problems.budget import parse_memory, slowest, told_bytes, told_memory, warn_if_slow
 from memsched.result import Result
 from memsched.study.compare import plan as plan_graph
 from memsched.support.documents import Document, fields, plain
-from memsched.support.units import format_bytes, parse_bandwidth, parse_bytes, told_budget
+from memsched.support.units import format_bytes, parse_bandwidth, parse_bytes, unit_written
 from memsched.torch.compiled import cache
 from memsched.torch.compiled.as_graph import LEAVE, RETURN, Resident, Visit, in_order, step_graph
 from memsched.torch.compiled.options import Options
@@ -143,26 +143,28 @@ def plan_again(plan: CompiledPlan, document: Document, options: Options) -> tupl
     if options.host_memory is not None:
         changed["host_memory"] = parse_bytes(options.host_memory, "host_memory")
     device = Device.from_json({**before.to_json(), **changed})
-    result = _solve(graph, device, options)
+    try:
+        result = _solve(graph, device, options)
+    except InfeasibleError as error:
+        raise too_small(graph, memory, f"{options.planner} needs", error.min_memory) from None
     return CompiledPlan(result, plan.resident, plan.times), {**document, **described(result)}
 
 
 def _solve(graph: Graph, device: Device, options: Options, *, quick: bool = False) -> Result:
-    try:
-        if options.planner != "selective":
-            return plan_graph(graph, device=device, planner=options.planner, time_limit=options.time_limit)
-        reorder = any(op["name"] == LEAVE for op in graph.ops)  # the order in which several graphs run is the caller's
-        searched: dict[str, Any] = {"moves": 0} if quick else {"time_limit": options.time_limit}
-        return PLANNERS["selective"].plan(graph, device=device, reorder=reorder, **searched)
-    except InfeasibleError as error:
-        raise _too_small(graph, device.memory, str(error), error.min_memory) from None
+    if options.planner != "selective":
+        return plan_graph(graph, device=device, planner=options.planner, time_limit=options.time_limit)
+    reorder = any(op["name"] == LEAVE for op in graph.ops)  # the order in which several graphs run is the caller's
+    searched: dict[str, Any] = {"moves": 0} if quick else {"time_limit": options.time_limit}
+    return PLANNERS["selective"].plan(graph, device=device, reorder=reorder, **searched)
 
 
-def _too_small(graph: Graph, memory: int, reason: str, needed: int) -> InfeasibleError:
-    held = format_bytes(graph.resident)
+def too_small(graph: Graph, memory: int, reason: str, needed: int) -> InfeasibleError:
+    """The error of a budget: all its bytes in the unit that it was written in, and what to do next."""
+    unit = unit_written(memory)
+    held, enough = format_bytes(graph.resident, unit), told_bytes(needed, unit, graph, up=True)
     return InfeasibleError(
-        f"the budget of {told_budget(memory, needed)} is too small for the step: {held} are held by the caller, and "
-        f"{reason}",
+        f"the budget of {told_memory(memory, unit, graph)} is too small for the step: {held} are held by the caller, "
+        f"and {reason} {enough}; give that or more, a smaller batch, or micro-batches",
         needed,
     )
 
@@ -179,7 +181,7 @@ def described(result: Result) -> Document:
 
 def plan_carefully(visit: Visit, held: Resident, options: Options) -> CompiledPlan:
     """Plan a visit for about the least memory for which there is a plan."""
-    return _Problem([visit], [[0]], held, options).careful(0)[0]
+    return _Problem([visit], [[0]], held, options).careful(0)
 
 
 _TRIES = 8  # at less and less memory
@@ -208,13 +210,15 @@ class _Problem:
         Where those for each order fit in no other, plans for less memory may.
         """
         found = timed(self._visits, self._orders[0], self._held, self._options)
-        said: list[tuple[str, int]] = []  # no errors, which would keep the frames of the step alive
+        if not quick:
+            warn_if_slow(found.graph, slowest(device_for(memory, found.link, self._options)), "bandwidth")
+        needed = None  # no error, which would keep the frames of the step alive
         for order, less, briefly in self._tries(memory, quick):
             graph = self._graph(found.facts["seconds"], order)
             try:
                 result = _solve(graph, device_for(less, found.link, self._options), self._options, quick=briefly)
             except InfeasibleError as error:
-                said += [(str(error), error.min_memory)] if less == memory else []
+                needed = needed or (error.min_memory if less == memory else None)
                 continue
             document = {**found.facts, **described(result)}
             if len(self._orders) == 1:
@@ -223,9 +227,8 @@ class _Problem:
             document["steps"] = in_order(document["steps"], self._orders[0])
             if (plan := self.usable(document, memory)) is not None:
                 return plan, document
-        if said:
-            raise InfeasibleError(*said[0])
-        raise _too_small(found.graph, memory, "no plan fits in each order of its backwards", memory)
+        reason = f"{self._options.planner} needs" if needed else "no plan fits in each order of its backwards, in"
+        raise too_small(found.graph, memory, reason, needed or memory)
 
     def _tries(self, memory: int, quick: bool) -> Iterator[tuple[int, int, bool]]:
         """Orders to plan for, the memory that their plans may use, and whether to plan briefly, as `careful` does."""
@@ -244,17 +247,12 @@ class _Problem:
         except InfeasibleError:
             if self._options.planner != "selective":
                 raise
-            plan, percent = self.careful(memory)
-            needed = plan.result.device.memory
-            reason = f'selective finds no plan; it has one for {needed} bytes, "{percent}%"'
-            if len(self._orders) > 1:
-                reason = (
-                    f"selective finds no plan that fits in each order of its backwards; it has one for {needed} bytes"
-                )
-            raise _too_small(self.untimed[0], memory, reason, needed) from None
+            needed = self.careful(memory).result.device.memory
+            reason = "selective needs" if len(self._orders) == 1 else "for each order of its backwards selective needs"
+            raise too_small(self.untimed[0], memory, reason, needed) from None
 
-    def careful(self, memory: int) -> tuple[CompiledPlan, int]:
-        """A plan for about the least memory above the given one for which there is one, in whole percents."""
+    def careful(self, memory: int) -> CompiledPlan:
+        """A plan for about the least memory above the given one for which there is one, of whole percents."""
         budgets = [self.memory(f"{percent}%") for percent in range(101)]
         few, enough = bisect.bisect_right(budgets, memory), len(budgets) - 1
         best, _ = self.solved(budgets[enough], quick=True)
@@ -264,7 +262,7 @@ class _Problem:
                 (best, _), enough = self.solved(budgets[middle], quick=True), middle
             except InfeasibleError:
                 few = middle + 1
-        return best, enough
+        return best
 
     def usable(self, document: Document, memory: int) -> CompiledPlan | None:
         """A plan from a cache or another process; None if it is none for this step, or does not fit in all orders."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
@@ -39,6 +42,28 @@ def warn_unplanned(said: str) -> None:
         UnplannedWarning,
         stacklevel=3,
     )
+
+
+_WARNED: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+
+
+def warn_of_containers() -> None:
+    """Warn of a module of PyTorch's own, such as a Sequential, that is compiled in place: PyTorch captures parts of it.
+
+    It is among those that call what is being compiled.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        one: Any = frame.f_locals.get("self") if frame.f_code.co_name == "forward" else None
+        of_torch = isinstance(one, torch.nn.Module) and type(one).forward.__module__.startswith("torch.nn.modules.")
+        if of_torch and one._compiled_call_impl is not None and one not in _WARNED:
+            _WARNED.add(one)
+            kind = type(one).__name__
+            warn_unplanned(
+                f"PyTorch gives .compile() of its own class {kind} no effect, and captures modules within it one by "
+                'one; write torch.compile(model, backend="memsched", options=...), which captures all of it'
+            )
+        frame = frame.f_back
 
 
 def _on_host(module: fx.GraphModule) -> Callable[..., Any]:

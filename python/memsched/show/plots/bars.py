@@ -1,0 +1,45 @@
+"""Horizontal bars with words beside them: what pictures of fits and of comparisons share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from memsched.show.plots.figure import clear, new_figure, shortened
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_BAR, _FRAME = 0.42, 1.5  # inches: the height of a bar with its gap, and of what stands around the bars
+_LONGEST = 24  # letters of a name
+
+
+class Bar(NamedTuple):
+    """A bar, in the unit of the axis, and what is written at its right."""
+
+    name: str
+    length: float
+    colour: str
+    words: str
+
+
+def draw_bars(bars: Sequence[Bar], axis: str, path: str | os.PathLike[str] | None, most: float) -> tuple[Figure, Axes]:
+    """A figure with the bars from top to bottom, on an axis from 0 to `most`; the k-th is at -k."""
+    figure = new_figure(path)
+    height = _FRAME + _BAR * max(1, len(bars))
+    figure.set_size_inches(10.0, height)
+    axes = figure.add_axes((0.19, 0.62 / height, 0.62, 1 - _FRAME / height))
+    places = range(0, -len(bars), -1)
+    axes.barh(places, [one.length for one in bars], height=0.62, color=[one.colour for one in bars])
+    right = 1.02 * most or 1.0
+    axes.set_xlim(0, right)
+    axes.set_ylim(0.4 - max(1, len(bars)), 0.6)
+    axes.set_yticks(list(places), [shortened(one.name, _LONGEST) for one in bars])
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel(axis)
+    for place, one in zip(places, bars, strict=True):
+        axes.annotate(one.words, (right, place), (6, 0), textcoords="offset points", va="center", fontsize=9)
+    clear(axes, "x")
+    return figure, axes

@@ -1,0 +1,263 @@
+"""What is told of a value of each class in a few rows: where it is printed and in notebooks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from memsched._core import Chain, Device, Graph, Schedule
+from memsched.arena.order import Order
+from memsched.arena.placement import Placement
+from memsched.errors import InfeasibleError
+from memsched.planners.registry import min_memory
+from memsched.problems.bounds import Bounds
+from memsched.problems.family import count_rounds
+from memsched.problems.problem import name_of, peak_memory, profile_link, stages_or_ops
+from memsched.result import Result, as_fast
+from memsched.show.arena import budget_of
+from memsched.show.report.sweep_rows import standings
+from memsched.show.words import again, bounded, moved, plain, recomputed
+from memsched.study.comparison import Comparison
+from memsched.study.fit import Fit
+from memsched.study.frontier import Frontier
+from memsched.study.sweep.names import problem_of
+from memsched.study.sweep.table import Sweep
+from memsched.support.units import counted, format_bandwidth, format_bytes, format_link, format_percent, format_seconds
+from memsched.validation.plan import ValidationReport
+
+if TYPE_CHECKING:
+    pass
+
+_MOST_ROWS = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A title, rows of cells, and a note below. A row with fewer cells than the head ends with words."""
+
+    title: str
+    rows: Sequence[tuple[str, ...]]
+    head: tuple[str, ...] = ()  # none: each row is a name and words
+    note: str = ""
+    best: frozenset[int] = frozenset()  # rows to stress
+
+
+def table_of(shown: object) -> Table:
+    """What is told of a value."""
+    table: Table = known_of(_TABLES, shown)(shown)
+    return table
+
+
+def known_of(known: Mapping[type, Any], shown: object) -> Any:
+    """What is known for the class of a value, or for the first that it derives from."""
+    return next((known[kind] for kind in type(shown).__mro__ if kind in known), None)
+
+
+def _chain(chain: Chain) -> Table:
+    forward, backward = float(chain.forward_time.sum()), float(chain.backward_time.sum())
+    seconds = f"{format_seconds(forward)} forward, {format_seconds(backward)} backward"
+    link = profile_link(chain)
+    rows = {
+        "computation": f"{format_seconds(forward + backward)}: {seconds}",
+        **_memories(chain),
+        **({} if link is None else {"link": format_bandwidth(link)}),
+    }
+    return Table(title=f"{name_of(chain)}: a chain of {stages_or_ops(chain)}", rows=[*rows.items()])
+
+
+def _graph(graph: Graph) -> Table:
+    tensors = [int(one["size"]) for one in graph.tensors if one["size"] > 0]
+    rows = {
+        "computation": format_seconds(sum(min(choice["time"] for choice in op["choices"]) for op in graph.ops)),
+        "tensors": f"{len(tensors)}, {format_bytes(sum(tensors))}",
+        **_memories(graph),
+    }
+    return Table(title=f"{name_of(graph)}: a graph of {stages_or_ops(graph)}", rows=[*rows.items()])
+
+
+def _memories(problem: Chain | Graph) -> dict[str, str]:
+    least, most = format_bytes(min_memory(problem)), format_bytes(peak_memory(problem))
+    return {"memory": f"{least} at least, {most} in the plain run", "resident": format_bytes(problem.resident)}
+
+
+def _schedule(schedule: Schedule) -> Table:
+    counts = Counter(verb for step in schedule.steps for verb in ("run", "offload", "prefetch", "free") if verb in step)
+    rows = {
+        "steps": ", ".join(f"{count} {verb}" for verb, count in counts.items()),
+        "offloaded": counted(len(schedule.offloaded), "tensor"),
+        "recomputed": plain(again(len(schedule.recomputed))),
+        "budget": format_bytes(schedule.budget),
+    }
+    name = schedule.planner.get("name", "an unnamed planner")
+    return Table(title=f"a plan by {name} for {schedule.graph}", rows=[*rows.items()])
+
+
+def _result(result: Result) -> Table:
+    schedule, timeline = result.schedule, result.timeline
+    rounds = count_rounds(schedule.rounds)
+    rows = {
+        "memory": format_bytes(budget_of(result)),
+        "link": format_link(result.device),
+        "makespan": format_seconds(result.makespan),
+        "lower bound": f"{format_seconds(result.lower_bound)} {plain(bounded(result))}",
+        "peak": format_bytes(result.peak_memory),
+        "moved": plain(moved(timeline.bytes_out, timeline.bytes_in)),
+        "recomputed": plain(recomputed(len(result.recomputed), timeline.recompute_time)),
+        **({"rounds": f"{rounds}, of batch {_listed(batch for batch, _ in schedule.rounds)}"} if rounds > 1 else {}),
+        "planned in": format_seconds(result.runtime, 2),
+    }
+    return Table(title=f"{result.planner} on {name_of(result.problem)}", rows=[*rows.items()])
+
+
+def _listed(numbers: Iterable[object]) -> str:
+    return " and ".join(dict.fromkeys(map(str, numbers)))
+
+
+def _comparison(found: Comparison) -> Table:
+    plans = {name: one for name, one in found.items() if isinstance(one, Result)}
+    best = found.best
+    rows: list[tuple[str, ...]] = []
+    for name, one in found.items():
+        if isinstance(one, Result):
+            rows.append((name, *_figures(one)))
+        elif isinstance(one, InfeasibleError):
+            rows.append((name, f"no plan: it needs {format_bytes(one.min_memory)}"))
+        else:
+            rows.append((name, f"failed: {one}"))
+    least = best.makespan if best else 0.0
+    head = ("planner", "makespan", "gap", "peak", "moved", "recomputed")
+    return Table(
+        title=f"{name_of(best.problem)}, {_machine(best.device)}" if best else "no planner has a plan",
+        head=head,
+        rows=rows,
+        note="gap: above a lower bound on the plans that the planner can make" if plans else "",
+        best=frozenset(k for k, name in enumerate(found) if name in plans and as_fast(plans[name].makespan, least)),
+    )
+
+
+def _machine(device: Device) -> str:
+    return f"{format_bytes(device.memory)}, {format_link(device)}"
+
+
+def _figures(one: Result) -> tuple[str, ...]:
+    timeline = one.timeline
+    return (
+        format_seconds(one.makespan),
+        "optimal" if one.optimal else format_percent(one.gap) if one.lower_bound > 0 else "",
+        format_bytes(one.peak_memory),
+        format_bytes(timeline.bytes_out + timeline.bytes_in),
+        counted(len(one.recomputed), "op") if one.recomputed else "0",
+    )
+
+
+def _frontier(found: Frontier) -> Table:
+    count = len(found.results)
+    most = min(count, _MOST_ROWS)
+    chosen = [k * (count - 1) // max(1, most - 1) for k in range(most)]
+    rows: list[tuple[str, ...]] = []
+    for k in chosen:
+        memory, one = format_bytes(int(found.memory[k])), found.results[k]
+        rows.append((memory, "no plan") if one is None else (memory, *_figures(one)))
+    ideal = f"ideal: {format_seconds(found.ideal)}, with enough memory"
+    return Table(
+        title=f"{found.planner} on {name_of(found.problem)}, {format_link(found.device)}",
+        head=("memory", "makespan", "gap", "peak", "moved", "recomputed"),
+        rows=rows,
+        note=ideal if most == count else f"{ideal}; {most} of {count} memories are shown",
+    )
+
+
+def _fit(found: Fit) -> Table:
+    rows: list[tuple[str, ...]] = []
+    for one in found.ways:
+        largest = "" if one.largest_batch is None else str(one.largest_batch)
+        time = "does not fit" if one.makespan is None else format_seconds(one.makespan)
+        rows.append((one.name, format_bytes(one.peak_memory), time, largest))
+    verdict = "fit" if found.fits else "do not fit"
+    return Table(
+        title=f"{found.name}: {format_bytes(found.peak_memory)} {verdict} into {format_bytes(found.memory)}",
+        head=("way", "peak", "forward, backward", "largest batch"),
+        rows=rows,
+        note="; ".join([found.times, *found.notes]),
+    )
+
+
+def _sweep(found: Sweep) -> Table:
+    rows = [(one.name, *map(str, (one.planned, one.infeasible, one.failed, one.best))) for one in standings(found.rows)]
+    note = "fastest: where no other planner was faster" + (
+        "; the file that was read claims it" if found.claimed else ""
+    )
+    return Table(
+        title=f"{counted(len(found), 'point')} of {counted(len({problem_of(row) for row in found.rows}), 'problem')}",
+        head=("planner", "planned", "infeasible", "failed", "fastest"),
+        rows=rows[:_MOST_ROWS],
+        note=note if len(rows) <= _MOST_ROWS else f"{note}; {_MOST_ROWS} of {len(rows)} planners are shown",
+    )
+
+
+def _order(found: Order) -> Table:
+    bound = "no order has less" if found.optimal else f"no order has less than {format_bytes(found.lower_bound)}"
+    rows = {
+        "peak": f"{format_bytes(found.peak_memory)}, {bound}",
+        "ops": _beginning(found.order),
+        "found by": f"{found.method}, in {format_seconds(found.runtime, 2)}",
+    }
+    return Table(title=f"order of {counted(len(found.order), 'op')}", rows=[*rows.items()])
+
+
+def _beginning(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (f", .. {names[-1]}" if len(names) > 4 else "")
+
+
+def _placement(found: Placement) -> Table:
+    known = "claimed" if found.claimed else "proven"
+    bound = f"{known} lowest" if found.optimal else f"{known} to be at least {format_bytes(found.lower_bound)}"
+    rows = {
+        "height": f"{format_bytes(found.height)}, {bound}",
+        "load": format_bytes(found.load),
+        "fragmentation": format_percent(found.fragmentation),
+        "found by": f"{found.method}, in {format_seconds(found.runtime, 2)}",
+    }
+    return Table(title=f"addresses of {counted(len(found.buffers), 'buffer')}", rows=[*rows.items()])
+
+
+def _bounds(found: Bounds) -> Table:
+    names = ("best", "compute", "transfer", "fractional", "recompute")
+    rows = {name: format_seconds(getattr(found, name)) for name in names}
+    if found.interruptible is not None:
+        proven = "" if found.interruptible_proven else ", or more"
+        rows["interruptible"] = f"{format_seconds(found.interruptible)}{proven}"
+    return Table(title="lower bounds", rows=[*rows.items()])
+
+
+def _validation(found: ValidationReport) -> Table:
+    on = "all plans" if found.bound_on == "all" else "plans that run each op once, in graph order"
+    rows = {
+        "makespan": format_seconds(found.makespan),
+        "lower bound": f"{format_seconds(found.lower_bound)}, on {on}",
+        "peak": format_bytes(found.peak_memory),
+        "moved": plain(moved(found.bytes_out, found.bytes_in)),
+        "recomputed": plain(recomputed(len(found.recomputed), found.recompute_time)),
+    }
+    if found.claimed_lower_bound is not None:
+        confirmed = "confirmed" if found.proven else "not confirmed"
+        rows["claimed bound"] = f"{format_seconds(found.claimed_lower_bound)}, {confirmed}"
+    return Table(title=f"a valid plan of {counted(len(found.start), 'step')}", rows=[*rows.items()])
+
+
+_TABLES: Mapping[type, Callable[[Any], Table]] = {
+    Bounds: _bounds,
+    Chain: _chain,
+    Comparison: _comparison,
+    Fit: _fit,
+    Frontier: _frontier,
+    Graph: _graph,
+    Order: _order,
+    Placement: _placement,
+    Result: _result,
+    Schedule: _schedule,
+    Sweep: _sweep,
+    ValidationReport: _validation,
+}

@@ -1,0 +1,43 @@
+"""The figures of a plan in words, the same on the command line, in notebooks and in reports."""
+
+from __future__ import annotations
+
+from memsched.result import Result
+from memsched.show.text import Number, Text, counted, text
+from memsched.support.units import format_bytes, format_percent
+
+
+def moved(out: int, back: int) -> Text:
+    """The bytes that travel."""
+    if out or back:
+        return text("{} out, {} in", Number("bytes", out), Number("bytes", back))
+    return text("nothing travels")
+
+
+def again(ops: int) -> Text:
+    """How many ops run more than once."""
+    if ops:
+        return text("{} run{} again", counted(ops, "op"), "s" if ops == 1 else "")
+    return text("every op runs once")
+
+
+def recomputed(ops: int, seconds: float) -> Text:
+    """The same with the time that it takes."""
+    return text("{}, {}", again(ops), Number("seconds", seconds)) if ops else again(ops)
+
+
+def bounded(result: Result) -> Text:
+    """Which plans the lower bound covers, and how far above it the plan is."""
+    gap = "proven optimal" if result.optimal else f"gap {format_percent(result.gap)}"
+    return text("of {}: {}", result.bounded, gap if result.lower_bound > 0 or result.optimal else "no bound is known")
+
+
+def plain(words: Text, unit: str = "") -> str:
+    """The words and figures as one text; bytes are in a unit like this one."""
+    return "".join(_plain(part, unit) for part in words)
+
+
+def _plain(part: str | Number, unit: str) -> str:
+    if isinstance(part, str):
+        return part
+    return format_bytes(part.value, unit) if part.kind == "bytes" else part.shown

@@ -1,0 +1,50 @@
+"""What a file is, told by its first bytes, and what reads it."""
+
+from __future__ import annotations
+
+import re
+
+# Stem of a format -> what such a document is, and what reads it.
+FORMATS = {
+    "memsched-chain": ("a chain", "Chain.load and `memsched plan` read"),
+    "memsched-graph": ("a graph", "Graph.load and `memsched plan` read"),
+    "memsched-family": ("a family of graphs", "GraphFamily.load and `memsched plan` read"),
+    "memsched-device": ("a device", "Device.load and the option --device read"),
+    "memsched-plan": ("a bare plan", "Schedule.load and `memsched simulate --problem` read"),
+    "memsched-result": ("a result", "Result.load and `memsched plot` read"),
+    "memsched-placement": ("a placement", "Placement.from_json and `memsched place` read"),
+    "memsched-torch-plan": ("a plan of a PyTorch model", "memsched.torch.TorchPlan.load and `memsched plot` read"),
+    "memsched-compiled": ("a plan that torch.compile cached", "only memsched.torch reads"),
+}
+SQLITE = b"SQLite format 3\0"
+
+
+_PICKLE = re.compile(rb"\x80[\x01-\x05]")
+_FORMAT = re.compile(rb'\s*\{\s*"format"\s*:\s*"(memsched-[a-z-]+)/')
+_BEGINNINGS = (
+    (SQLITE, "an SQLite database, such as the store of a sweep, which read_store and `memsched report` read"),
+    (b"PK\x03\x04", "a zip archive, as torch.save writes, which memsched does not read"),
+    (b"\x1f\x8b", "compressed by gzip; decompress it first"),
+    (b"\x89PNG", "a picture, which memsched does not read"),
+    (b"%PDF", "a picture, which memsched does not read"),
+)
+
+
+def told_kind(content: bytes | str) -> str | None:
+    """What a file is that begins like this, and what reads it; None where that cannot be told.
+
+    Examples
+    --------
+    >>> told_kind(b'{"format": "memsched-device/1", ...')
+    'a device, which Device.load and the option --device read'
+    """
+    if isinstance(content, str):
+        content = content[:200].encode(errors="replace")
+    if _PICKLE.match(content):
+        return "a pickle, such as a memory snapshot of PyTorch, which read_snapshot reads"
+    named = _FORMAT.match(content)
+    if named is not None and named[1].decode() in FORMATS:
+        return ", which ".join(FORMATS[named[1].decode()])
+    if content.lstrip()[:1] == b"{":
+        return "a JSON document"
+    return next((what for beginning, what in _BEGINNINGS if content.startswith(beginning)), None)
