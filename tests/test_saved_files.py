@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,22 @@ def test_an_old_store_is_not_added_to(store: Path) -> None:
     with pytest.raises(ms.StoreError, match="a store of version 1, which can only be read; sweep into a new file"):
         ms.sweep("resnet18-224-b32", ["greedy"], memory=["50%"], store=store)
     assert store.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("DROP TABLE claims; CREATE VIEW claims AS SELECT name AS key, name AS sweep FROM sweeps", "the view 'claims'"),
+        ("CREATE TABLE others(x)", "the table 'others'"),
+        ("DROP TABLE claims; CREATE TABLE claims(key TEXT, sweep TEXT AS (hex(zeroblob(9))))", "sweep computed"),
+    ],
+)
+def test_an_old_store_with_what_no_store_has_is_refused(store: Path, change: str, named: str) -> None:
+    """A view in place of the points never ended, and Ctrl-C did not end it."""
+    with closing(sqlite3.connect(store)) as database:
+        database.executescript(change)
+    with pytest.raises(ms.StoreError, match=named):
+        ms.read_store(store)
 
 
 def test_a_damaged_old_store_is_refused_or_read(store: Path) -> None:

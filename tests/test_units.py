@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import math
 import re
+from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
@@ -103,10 +104,29 @@ def test_bad_sizes_are_refused_with_the_value_and_the_forms(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "count"),
-    [("1,500MB", 1500 * 10**6), ("607,359,968 bytes", 607_359_968), ("1,234.5 kB", 1_234_500), ("1,024", 1024)],
+    [
+        ("1,234,500MB", 1_234_500 * 10**6),
+        ("1,500 B", 1500),
+        ("607,359,968 bytes", 607_359_968),
+        ("1,234.5 kB", 1_234_500),
+        ("1,024", 1024),
+    ],
 )
 def test_commas_between_thousands_are_read(text: str, count: int) -> None:
     assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [(parse_bytes, "1,500MB"), (parse_seconds, "1,500 ms"), (parse_seconds, "2,750"), (parse_bandwidth, "12,200 MB/s")],
+)
+def test_a_comma_that_may_be_a_decimal_point_is_refused(parse: Callable[[str], float], text: str) -> None:
+    """Of "1,500 ms" and "1,5 ms" in one column the first was a thousand times too long."""
+    number = text.partition(" ")[0].removesuffix("MB")
+    with pytest.raises(
+        ms.InvalidInputError, match=f"may mean {number.replace(',', '')} and {number.replace(',', '.')}"
+    ):
+        parse(text)
 
 
 @pytest.mark.parametrize("text", ["1,5GB", "0,500GB", "1,50MB", "1500,000kB"])

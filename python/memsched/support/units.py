@@ -57,14 +57,20 @@ def _refuse(what: str, value: object, why: str, forms: str) -> InvalidInputError
     return InvalidInputError(f"{what} is {shown(value)}, {why}; write {forms}")
 
 
-def _split(text: str, what: str, forms: str) -> tuple[Fraction, str]:
-    """The number, whose thousands may have commas between them, and the unit of a text."""
+def _split(text: str, what: str, forms: str, *, of_bytes: bool = False) -> tuple[Fraction, str]:
+    """The number, whose thousands may have commas between them, and the unit of a text.
+
+    A single comma before three digits may be a decimal point, too, but not where bytes are whole.
+    """
     text = text.replace("\u00a0", " ").replace("\u202f", " ")  # as spreadsheets write between a number and its unit
     match = _NUMBER.fullmatch(text) if len(text) <= _LONGEST else None  # matching takes time quadratic in the length
     if match is None and re.fullmatch(r"\s*\d+,\d+\s*[a-z/%]*\s*", text[:_LONGEST], re.IGNORECASE | re.ASCII):
         raise _refuse(what, text, "with a comma for the decimal point", forms)
     if match is None:
         raise _refuse(what, text, "which is not a number with a unit", forms)
+    if re.fullmatch(r"[+-]?\d+,\d+", match[1]) and not (of_bytes and _scale(match[2]) == 1):
+        read = match[1].replace(",", ""), match[1].replace(",", ".")
+        raise _refuse(what, text, f"which may mean {read[0]} and {read[1]}", forms)
     try:
         return Fraction(Decimal(re.sub("[_,]", "", match[1]))), match[2]
     except (InvalidOperation, ValueError) as error:
@@ -107,7 +113,7 @@ def whole_bytes(amount: Fraction, what: str, value: object, forms: str, unit: st
 
 
 def _bytes_of(text: str, what: str, forms: str) -> Bytes:
-    amount, unit = _split(text, what, forms)
+    amount, unit = _split(text, what, forms, of_bytes=True)
     scale = _scale(unit)
     if _reads_as_bits(unit):
         raise _refuse(what, text, "which reads as bits", forms)
@@ -123,8 +129,8 @@ def parse_bytes(value: str | float, what: str = "the size", forms: str = BYTES_F
     """Bytes, from a text such as "8GiB" or a whole number. Fractions of a byte are dropped.
 
     kB, MB, GB, TB, PB are powers of 1000, KiB to PiB powers of 1024; case is ignored, but Gb is bits. Thousands may
-    have commas between them. Errors call the
-    value `what` and list the accepted `forms`.
+    have commas between them, where they cannot be taken for decimal points. Errors call the value `what` and list the
+    accepted `forms`.
 
     Examples
     --------

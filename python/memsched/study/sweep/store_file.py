@@ -112,8 +112,11 @@ def connect_to_read(path: str) -> sqlite3.Connection:
 
 def from_version_1(old: sqlite3.Connection, path: str) -> sqlite3.Connection:
     """Convert a store of version 1, whose rows have no seals, to a current store in memory; StoreError if damaged."""
+    for kind, name in _schema(old):  # a view, or a column that is computed, may never end
+        if kind != "table" or name not in _VERSION_1:
+            raise StoreError(f"'{path}' has the {kind} {name!r}, which no store has; give another file")
     for name, columns in _VERSION_1.items():
-        found = [column[1] for column in old.execute(f"PRAGMA table_xinfo({name})")]
+        found = [column[1] if not column[6] else f"{column[1]} computed" for column in _columns(old, name)]
         if found != list(columns):
             raise StoreError(
                 f"'{path}' has a table {name!r} that is not a store's, with the columns {', '.join(found)}; "
@@ -163,7 +166,7 @@ def check_content(database: sqlite3.Connection, path: str) -> None:
             raise StoreError(f"'{path}' lacks the {kind} {name!r} of a store; give another file")
     for (_, name), declared in wanted.items():
         if found[_, name] != declared:
-            listed = ", ".join(column[1] for column in database.execute(f"PRAGMA table_xinfo({name})"))
+            listed = ", ".join(column[1] for column in _columns(database, name))
             raise StoreError(
                 f"'{path}' has a table {name!r} that is not a store's, with the columns {listed}; give another file"
             )
@@ -178,6 +181,10 @@ def check_content(database: sqlite3.Connection, path: str) -> None:
 def damaged(path: str, what: str) -> StoreError:
     """The error for a store that is not as it was written."""
     return StoreError(f"'{path}' is damaged: {what}; use an earlier copy, or sweep into a new file")
+
+
+def _columns(database: sqlite3.Connection, table: str) -> list[tuple[Any, ...]]:
+    return database.execute(f"PRAGMA table_xinfo({table})").fetchall()
 
 
 def _schema(database: sqlite3.Connection) -> dict[tuple[str, str], str]:
