@@ -982,3 +982,14 @@ def test_a_page_of_a_sweep_says_what_it_is_about() -> None:
     assert "In the whole sweep, 2 plans of 1 planner take" in said
     many = [{**rows[0], "problem": f"p{k}"} for k in range(3)]
     assert "grid of 3 problems" in re.sub(r"\s+", " ", Reader(sweep_page(many, title="grid")).text)
+
+
+def test_names_with_control_characters_are_escaped(tmp_path: Path) -> None:
+    """They stood as they are in the title and the headings; HTML has no zero character."""
+    name = "a\x00b\x1b[31mc"
+    chain = ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5], names=[name, "k"], name=name)
+    ms.write_report([ms.selective(chain, device=ms.Device(100, 2, name=name))], tmp_path / "page.html", compare=False)
+    page = (tmp_path / "page.html").read_bytes()
+    assert b"a\\x00b\\x1b[31mc" in page
+    assert b"\x00" not in page
+    assert b"\x1b" not in page

@@ -1,4 +1,4 @@
-"""Ctrl-C in a sweep or an import: delivered once, and only where nothing is half done."""
+"""Ctrl-C in a sweep or an import: delivered once, and only where nothing is half done. In a picture: not lost."""
 
 from __future__ import annotations
 
@@ -65,6 +65,35 @@ class Interrupts:
             self._open = False
             self._before(signal.SIGINT, self._frame)
             self._delivered = self._pending = False  # the handler returned, so the sweep goes on
+
+
+@contextmanager
+def not_lost() -> Iterator[None]:
+    """Ctrl-C within ends it, also where code of others drops the exception, or makes another error of it."""
+    before, raised = signal.getsignal(signal.SIGINT), list[BaseException]()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        try:
+            before(number, frame)  # type: ignore[operator] # it is checked below
+        except BaseException as error:
+            raised.append(error)
+            raise
+
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield
+    except Exception as error:
+        if raised:
+            raise raised[-1] from error
+        raise
+    finally:
+        if signal.getsignal(signal.SIGINT) is on_signal:
+            signal.signal(signal.SIGINT, before)
+    if raised:
+        raise raised[-1]
 
 
 def optional(module: str, missing: Exception) -> Any:

@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 import memsched
-from memsched.errors import MemschedError
+from memsched.errors import MemschedError, visible
 from memsched.support.documents import plain
 from memsched.support.interrupt import optional
 
@@ -61,6 +61,7 @@ def _environment(jinja2: Any) -> Any:
     return jinja2.Environment(
         loader=jinja2.FunctionLoader(lambda name: _asset(f"templates/{name}")),
         autoescape=True,
+        finalize=lambda value: visible(value) if type(value) is str else value,  # what is Markup is ours
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
