@@ -6,10 +6,18 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 using namespace memsched;
 using namespace memsched::testing;
 
 namespace {
+
+bool same(const std::vector<PlanEvent>& some, const std::vector<PlanEvent>& others) {
+    return std::ranges::equal(some, others, [](const PlanEvent& one, const PlanEvent& other) {
+        return one.what == other.what && one.id == other.id && one.skip == other.skip;
+    });
+}
 
 // Each op reads some of the tensors before it; some have a tape, or run once.
 Graph random_graph(Dice& dice, int count) {
@@ -45,7 +53,7 @@ Graph random_graph(Dice& dice, int count) {
 
 TEST_CASE("a list of runs fits and can run after any changes") {
     Dice dice(7);
-    int shorter = 0, exchanged = 0;
+    int shorter = 0, exchanged = 0, traded = 0, refused = 0;
     for (int round = 0; round < 300; ++round) {
         const Graph graph = random_graph(dice, 8);
         Device device;
@@ -79,6 +87,15 @@ TEST_CASE("a list of runs fits and can run after any changes") {
             for (int change = 0; change < 20; ++change) {
                 runs.change(k % 2 ? 1.0 : 1e-3, random);
             }
+            if (!linked) { // a trade is undone, or costs no time here
+                const std::vector<PlanEvent> events = runs.events().value();
+                const Seconds time = runs.time();
+                const bool changed = runs.trade(0, random);
+                ++(changed ? traded : refused);
+                CHECK(runs.time() <= time + 1e-9);
+                CHECK((changed || same(events, runs.events().value())));
+                runs.trade(3.0, random);
+            }
             const RunList kept = runs;
             if (runs.exchange(random)) {
                 ++exchanged;
@@ -89,4 +106,6 @@ TEST_CASE("a list of runs fits and can run after any changes") {
     }
     CHECK(shorter > 0);
     CHECK(exchanged > 0);
+    CHECK(traded > 0);
+    CHECK(refused > 0);
 }

@@ -15,6 +15,7 @@ constexpr double coldest = 0.01;             // from a first temperature down to
 constexpr double heat = 1;                   // in mean times of an op, without a link
 constexpr double linked_heat = 0.1;          // and with one
 constexpr std::uint64_t most_changes = 1000; // per move, or one for each op of a smaller graph
+constexpr std::uint64_t trade_every = 20;    // changes, without a link
 constexpr std::int64_t linked_lists = 2;     // with a link, lists that are simulated per move, and
 constexpr int most_doublings = 7;            // before each 1, 2, .. or 128 changes,
 constexpr std::size_t few_ops = 500;         // or, up to here, an exchange as often
@@ -110,6 +111,9 @@ void Annealing::run(const StepList& plan, Seconds makespan, std::int64_t moves, 
             if (!linked_) {
                 for (std::uint64_t more = changes; more > 0; --more) {
                     runs.change(temperature, random);
+                    if (more % trade_every == 0) {
+                        runs.trade(temperature, random);
+                    }
                 }
                 continue;
             }

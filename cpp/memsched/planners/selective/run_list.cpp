@@ -35,7 +35,7 @@ RunList::RunList(const Graph& graph, const StepList& plan, Bytes capacity, bool 
             touches_[at(t)].push_back(begin);
             here[at(t)] = 1;
         }
-        if ((linked || graph.repeatable(t)) && graph.tensor(t).bytes > capacity / large_share) {
+        if ((linked || graph.repeatable(t)) && large(t)) {
             large_.push_back(t);
         }
     }
@@ -79,6 +79,8 @@ RunList::RunList(const Graph& graph, const StepList& plan, Bytes capacity, bool 
         items_[at(id)].usage += between + own(id);
     }
 }
+
+bool RunList::large(TensorId tensor) const { return graph_->tensor(tensor).bytes > capacity_ / large_share; }
 
 std::span<const TensorId> RunList::reads(ItemId id) const {
     const PlanEvent& event = items_[at(id)].event;

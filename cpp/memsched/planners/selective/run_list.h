@@ -29,8 +29,14 @@ class RunList {
     // Removes an item; where the list then holds more than the capacity, some tensor leaves and comes back, and so on.
     // False if that does not end: then the list holds too much.
     bool exchange(std::mt19937_64& random);
+    // Without transfers: removes a run and what only served it. Where the list then holds more than the capacity, large
+    // tensors leave and come back, by runs and by what these need. Undone unless all runs together take hardly longer:
+    // by `temperature` times a number with exponential distribution, at most. Returns whether the list changed.
+    bool trade(Seconds temperature, std::mt19937_64& random);
     // None if a result, which no op reads, is neither kept nor sent, though the plan did so at first.
     std::optional<std::vector<PlanEvent>> events() const;
+    // The time of all runs.
+    Seconds time() const;
 
   private:
     using ItemId = std::int32_t;
@@ -66,6 +72,23 @@ class RunList {
     ItemId fullest() const;
     bool give_way(ItemId over, std::mt19937_64& random);
 
+    // Parts of a trade, which are recorded.
+    struct Edit {
+        ItemId id = begin, previous = begin;
+        PlanEvent event{PlanEvent::run, -1};
+        bool added = false;
+    };
+    Seconds time(ItemId id) const;
+    bool large(TensorId tensor) const;
+    bool idle(ItemId id) const;
+    ItemId large_repeated(std::mt19937_64& random) const;
+    void put(const PlanEvent& event, ItemId previous);
+    void take(ItemId id);
+    void take_all(ItemId id);
+    void undo();
+    bool rerun(TensorId tensor, ItemId reader, int depth, std::mt19937_64& random);
+    bool make_room(ItemId over, std::mt19937_64& random);
+
     void remove(ItemId id);
     bool insert(const PlanEvent& event, ItemId previous);
     bool add(const PlanEvent& event, ItemId previous);
@@ -82,6 +105,8 @@ class RunList {
     std::vector<std::int32_t> runs_;           // by op
     std::vector<TensorId> sources_, large_;    // large: tensors that may come back and make room
     std::vector<TensorId> results_;            // that stay
+    std::vector<Edit> edits_;                  // of the trade under way,
+    Seconds more_ = 0, most_ = 0;              // the time that it adds, and the most that it may add
 };
 
 } // namespace memsched
