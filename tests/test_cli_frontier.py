@@ -54,7 +54,7 @@ def test_a_row_for_each_planner_and_memory() -> None:
         ["greedy", "16", "B"],
         ["greedy", "18", "B"],
     ]
-    assert [" ".join(row[3:5]) for row in rows] == ["no plan", "16 s", "12 s", "21 s", "12 s", "12 s"]
+    assert [" ".join(row[3:5]) for row in rows] == ["none found", "16 s", "12 s", "21 s", "12 s", "12 s"]
     assert [row[5] == "*" for row in rows[1:]] == [False, True, True, True, True]
     assert " ".join(rows[1]).endswith("16 s 33.33 % 12 s 33.33 %")
     assert rows[2][-1] == "optimal"

@@ -13,7 +13,7 @@ from memsched.cli.inputs import Machine
 from memsched.cli.show import answer, describe_link, facts, moved, peak_of_budget, report
 from memsched.problems.bounds import covered
 from memsched.support.documents import fields
-from memsched.support.units import counted, format_seconds
+from memsched.support.units import counted, exact_bytes, format_seconds
 from memsched.validation.plan import ValidationReport
 from memsched.validation.plan import validate as check_plan
 
@@ -87,8 +87,13 @@ def validate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
         ("lower bound", _bound(known, covered(loaded, schedule.chunk, known.bound_on))),
     ]
     if saved is not None:
-        estimate = "" if saved.estimate is None else f", in the model of its paper {format_seconds(saved.estimate)}"
-        claims = f"{saved.planner} planned it in {format_seconds(saved.runtime, 2)}{estimate}"
+        claims = f"{saved.planner} planned it in {format_seconds(saved.runtime, 2)}"
+        if saved.estimate is not None and not machine.given:
+            claims += f", in the model of its paper {format_seconds(saved.estimate)}"
+        placement = saved.placement
+        if placement is not None and placement.claimed:
+            claims += f"; no addresses reach lower than {exact_bytes(placement.lower_bound, built.unit)}"
+            document["claimed_lowest_height"] = placement.lower_bound
         rows.append(("claimed", f"{claims}: not checked"))
     answer(as_json, lambda: document, facts(rows, f"valid: {counted(len(schedule.steps), 'step')}"))
 

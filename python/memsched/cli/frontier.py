@@ -47,7 +47,7 @@ def _table(curves: dict[str, Frontier]) -> Table:
         if at:
             table.add_row()
         for memory, result, least in zip(one.memory.tolist(), one.results, best, strict=True):
-            cells, style = (["no plan  "], "dim") if result is None else _cells(one, result, float(least))
+            cells, style = (["none found"], "dim") if result is None else _cells(one, result, float(least))
             table.add_row(*(shown(cell) for cell in (name, format_bytes(memory), *cells)), style=style)
     return table
 
@@ -63,7 +63,7 @@ def _rows(curves: dict[str, Frontier]) -> list[dict[str, Any]]:
 
 
 def _numbers(values: np.ndarray[Any, Any], one: Frontier) -> list[float | int | None]:
-    """A column for JSON: null where there is no plan."""
+    """A column for JSON: null where no plan was found."""
     return [None if result is None else value for value, result in zip(values.tolist(), one.results, strict=True)]
 
 

@@ -89,6 +89,8 @@ class Machine:
             changes["latency"] = parse_seconds(self.latency, "--latency")
         if self.duplex is not None:
             changes["duplex"] = self.duplex
+        if base is not None and self.bandwidth is None and {"latency", "duplex", "host_memory"} & changes.keys():
+            origin = f"{origin}, changed" if origin else origin
         return Built(altered(base or Device(memory), **changes), origin, unit_written(memory))
 
 
@@ -235,7 +237,7 @@ def open_result(document: Document, problem: str | None, machine: Machine) -> tu
         if not machine.given:
             return saved, built
         device, timeline = built.device, simulate(saved.problem, saved.schedule, built.device)
-        made = replace(saved, device=device, timeline=timeline, lower_bound=0.0)
+        made = replace(saved, device=device, timeline=timeline, lower_bound=0.0, estimate=None)
     else:
         loaded, schedule, built = open_plan(document, problem, machine)
         device = built.device

@@ -13,6 +13,7 @@ from memsched.cli.show import answer, facts, working
 from memsched.errors import MemschedError
 from memsched.planners.registry import min_memory
 from memsched.problems.problem import peak_memory
+from memsched.study.fit import check_asked
 from memsched.support.documents import write_document
 from memsched.support.units import exact_bytes, format_bandwidth, format_bytes, format_seconds
 
@@ -59,6 +60,7 @@ def profile(
 
     With --json the chain is printed in the form that -o saves. Needs memsched[torch].
     """
+    check_asked(model, input, device=device, autocast=autocast)
     try:
         from memsched.torch.profile import profile_spec
     except ImportError as error:

@@ -158,7 +158,7 @@ def parse_options(text: str, what: str) -> dict[str, Any]:
             raise InvalidInputError(f"{what} has the option {pair!r}; write key=value once a key, with & between")
         if re.fullmatch(r"-?\d+,\d+", value):
             point = value.replace(",", ".")
-            raise InvalidInputError(f"{what} has the option {pair!r}, whose comma must be a point: {key}={point}")
+            raise InvalidInputError(f"{what} has the option {pair!r}, with a comma for the decimal point; write {key}={point}")
         try:
             options[key] = json.loads(value.lower() if value in ("True", "False") else value)
         except json.JSONDecodeError:

@@ -159,7 +159,7 @@ def _frontier(found: Frontier) -> Table:
     rows: list[tuple[str, ...]] = []
     for k in chosen:
         memory, one = format_bytes(int(found.memory[k])), found.results[k]
-        rows.append((memory, "no plan") if one is None else (memory, *_figures(one)))
+        rows.append((memory, "no plan found") if one is None else (memory, *_figures(one)))
     ideal = f"ideal: {format_seconds(found.ideal)}, with enough memory"
     return Table(
         title=f"{found.planner} on {name_of(found.problem)}, {format_link(found.device)}",
@@ -180,7 +180,7 @@ def _fit(found: Fit) -> Table:
         title=f"{found.name}: {format_bytes(found.peak_memory)} {verdict} into {format_bytes(found.memory)}",
         head=("way", "peak", "forward, backward", "largest batch"),
         rows=rows,
-        note="; ".join([found.times, *found.notes]),
+        note="; ".join([found.next_step, found.times, *found.notes]),
     )
 
 
