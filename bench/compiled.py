@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 from bench.common import RESULTS, ROOT, Cache, Row
-from bench.compiled_models import NETWORKS, Network
+from bench.compiled_models import NETWORKS, SMALL, WAYS, Network, Small
 from bench.compiled_report import report
 from torch import fx, nn
 from torch._functorch import config as functorch_config
@@ -149,7 +149,7 @@ class Planned:
         """The plan for a peak over what was there before the step; None where there is none."""
         group = self.group
         fresh = vars(Group(dataclasses.replace(group.options, budget=peak + self.spare)))
-        own = {name: fresh[name] for name in ("options", "_planned", "_alone_of", "_known", "_met")}
+        own = {one: fresh[one] for one in ("options", "_planned", "_alone_of", "_known", "_met", "_start", "_place")}
 
         def use() -> None:
             group._end_step()  # with what it knew until now
@@ -303,7 +303,9 @@ def run(name: str, network: Network, *, quick: bool) -> list[Row]:
     return rows
 
 
-def row_of(name: str, blocks: int, method: Method, methods: Sequence[Method], planned: Planned, rounds: int) -> Row:
+def row_of(
+    name: str, blocks: int, method: Method, methods: Sequence[Method], planned: Planned | None, rounds: int
+) -> Row:
     """What was measured of a method; times in seconds, and its ratio to the run at whose peak it was planned."""
     at = next((one for one in methods if one.name == (method.at or "plain")), method)
     ratios = sorted(mine / its for mine, its in zip(method.seconds, at.seconds, strict=True))
@@ -326,7 +328,7 @@ def row_of(name: str, blocks: int, method: Method, methods: Sequence[Method], pl
         "operations_seconds": "",
         "again": "",
     }
-    if method.plan is not None:
+    if method.plan is not None and planned is not None:
         result = method.plan.result
         row["budget"] = result.schedule.budget - planned.spare
         row["predicted_peak"] = result.peak_memory - planned.spare
@@ -334,6 +336,37 @@ def row_of(name: str, blocks: int, method: Method, methods: Sequence[Method], pl
         row["operations_seconds"] = sum(op["choices"][0]["time"] for op in result.problem.ops)
         row["again"] = len(result.recomputed)
     return row
+
+
+def small(layers: int, width: int, batch: int, *, quick: bool) -> list[Row]:
+    """The ways to run a small step that keeps everything, in turn: ten steps of each at a time, after one more."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    x = torch.randn(batch, width)
+    methods = []
+    for name, how in WAYS.items():
+        model, at = Small(layers, width), "Inductor" if name == "ours, Inductor" else "plain"
+        if not (quick and "Inductor" in name):
+            methods.append(Method(name, model, torch.compile(model, **how) if how else model, at=at))
+
+    def take(method: Method, steps: int) -> None:
+        parameters = list(method.model.parameters())
+        for _ in range(steps):
+            for one in parameters:
+                one.grad = None
+            method.forward(x).sum().backward()
+
+    rounds = 5 if quick else 61
+    for method in methods:
+        take(method, 20)
+    for count in range(rounds):
+        for method in methods if count % 2 == 0 else methods[::-1]:
+            take(method, 1)
+            start = time.process_time()
+            take(method, 10)
+            method.seconds.append((time.process_time() - start) / 10)
+    name = f"{layers} x {width}, batch {batch}"
+    return [row_of(name, layers, method, methods, None, rounds) | {"least": ""} for method in methods]
 
 
 def main() -> None:
@@ -346,10 +379,12 @@ def main() -> None:
     torch.set_num_threads(1)
     cache = Cache(None if given.quick else ROOT / "build" / "bench" / "compiled.jsonl")
     rows: list[Row] = []
-    for name in given.networks:
+    work = {one: functools.partial(run, one, NETWORKS[one]) for one in given.networks}
+    work |= {str(size): functools.partial(small, *size) for size in SMALL[: 1 if given.quick else None]}
+    for name, measured in work.items():
         began = time.monotonic()
         if name not in cache.rows:
-            cache.add(name, {"rows": run(name, NETWORKS[name], quick=given.quick)})
+            cache.add(name, {"rows": measured(quick=given.quick)})
         rows += cache.rows[name]["rows"]
         print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
     given.out.mkdir(parents=True, exist_ok=True)

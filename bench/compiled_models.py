@@ -32,6 +32,18 @@ class Network:
     blocks: Callable[[Any], Sequence[nn.Module]]
 
 
+class Small(nn.Module):
+    """Linear layers and rectifiers, whose loss is a sum."""
+
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(*(one for _ in range(layers) for one in (nn.Linear(width, width), nn.ReLU())))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.body(x)
+        return found
+
+
 class Block(nn.Module):
     """A transformer's block, without dropout."""
 
@@ -223,3 +235,15 @@ NETWORKS = {
     ),
 }
 """By name. `tiny` is for the cost of Python: its operations compute almost nothing."""
+
+SMALL = ((4, 16, 8), (8, 64, 32), (16, 64, 32), (8, 128, 64), (8, 256, 128))
+"""Layers, their width and the batch of small steps, of which Python takes much or little."""
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "Dynamo": {"backend": "eager"},
+    "AOTAutograd": {"backend": "aot_eager"},
+    "ours": {"backend": "memsched", "options": {"budget": "1TB"}},
+    "Inductor": {"backend": "inductor"},
+    "ours, Inductor": {"backend": "memsched", "options": {"budget": "1TB", "mode": "inductor"}},
+}
+"""How they run, by what torch.compile is told; nothing is recomputed."""

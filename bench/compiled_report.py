@@ -7,12 +7,15 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from bench.common import Row, environment, environment_line, table
+from bench.compiled_models import NETWORKS, WAYS
 
 ALWAYS, HALF, KEPT = 1.03, 0.9, 1.05
 
 
-def report(rows: Sequence[Row]) -> str:
+def report(measured: Sequence[Row]) -> str:
     """Verdicts first, then the tables."""
+    rows = [row for row in measured if row["network"] in NETWORKS]
+    little = [row for row in measured if row["network"] not in NETWORKS]
     named = {(row["network"], row["method"]): row for row in rows}
     networks = list(dict.fromkeys(row["network"] for row in rows))
     intro = (
@@ -23,10 +26,10 @@ def report(rows: Sequence[Row]) -> str:
         "runs of a network take turns, forwards and backwards through the list; a ratio is the median of the ratios "
         "within the rounds. `checkpoint 1/k` has every k-th block under `torch.utils.checkpoint(use_reentrant=False)`. "
         "`selective checkpoint` has every block there, but keeps the results of matrix products, convolutions and "
-        "attention. `stock s` is the same capture and the same generated code with the min-cut partitioner of PyTorch "
-        "and `activation_memory_budget` s. No link to a host is used, so `save_on_cpu` is not compared. The operations "
-        "of `tiny` compute almost nothing: it shows the cost of Python, and does not count for the goals beside "
-        "checkpointing."
+        "attention. `stock s` is the same capture and the same generated code, called by AOTAutograd, with the min-cut "
+        "partitioner of PyTorch and `activation_memory_budget` s. No link to a host is used, so `save_on_cpu` is not "
+        "compared. The operations of `tiny` compute almost nothing: it shows the cost of Python, and does not count "
+        "for the goals beside checkpointing."
     )
     parts = [
         "# Compiled steps beside checkpointing",
@@ -35,6 +38,13 @@ def report(rows: Sequence[Row]) -> str:
         intro,
         "## Goals",
         "\n".join(f"* {line}" for line in verdicts(rows, named, networks)),
+        "## Small steps that keep everything",
+        "Linear layers and rectifiers; the sum of what comes out is the loss, outside of the compiled model. Ten steps "
+        "are timed at a time, and the ways take turns; times are relative to plain PyTorch, and in the last column to "
+        '`torch.compile` with Inductor. `Dynamo` is `torch.compile(backend="eager")`, which runs PyTorch\'s own '
+        "operations and autograd: what it takes, no backend of torch.compile can save. `AOTAutograd` is "
+        '`backend="aot_eager"`. `ours` leaves out what AOTAutograd does around a graph that has no need of it.',
+        small(little),
         "## At the peak of each other run",
         "MB are 10^6 bytes; times are relative to plain PyTorch. `ours over it` is our time over that of the other "
         "run; `25 .. 75 %` are the quartiles of this ratio.",
@@ -116,6 +126,25 @@ def verdicts(rows: Sequence[Row], named: dict[tuple[str, str], Row], networks: S
         + (f"; above at {called(above)}." if above else ".")
     )
     return found
+
+
+def small(rows: Sequence[Row]) -> str:
+    """Small steps: what the ways take, and a line of means and worst."""
+    named = {(row["network"], row["method"]): row for row in rows}
+    steps, ways = list(dict.fromkeys(row["network"] for row in rows)), [way for way in WAYS if way != "plain"]
+    lines = []
+    for step in steps:
+        ratios = [named[step, way]["ratio"] if (step, way) in named else None for way in ways]
+        told = ["" if one is None else f"{one:.3f}" for one in ratios]
+        lines.append([step, f"{1e6 * named[step, 'plain']['seconds']:.0f}", *told])
+    lines_said = []
+    for way, goal in (("ours", KEPT), ("Dynamo", None), ("AOTAutograd", None), ("ours, Inductor", 1.0)):
+        found = {step: named[step, way]["ratio"] for step in steps if (step, way) in named}
+        if found:
+            worst = max(found, key=lambda step: found[step])
+            line = f"{way}: {statistics.mean(found.values()):.3f} on average, {found[worst]:.3f} at worst ({worst})"
+            lines_said.append(f"* {line}" + (f"; at most {goal} is {said(found[worst] <= goal)}." if goal else "."))
+    return "\n".join(lines_said) + "\n\n" + table(["layers", "plain, us", *ways[:-1], "ours over Inductor"], lines)
 
 
 def failures(networks: Sequence[str], ran: set[str]) -> str:

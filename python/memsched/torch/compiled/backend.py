@@ -9,17 +9,20 @@ import torch
 from torch import fx
 
 from memsched.support.units import parse_bandwidth
+from memsched.torch.compiled.function import function_of
 from memsched.torch.compiled.group import Group, group_of
 from memsched.torch.compiled.joint import check_casts, give_memory
-from memsched.torch.compiled.options import Options, read_options
+from memsched.torch.compiled.options import Options, read_options, refusal
 from memsched.torch.compiled.private import (
     Boxed,
     DynamoSignal,
+    around,
     check_release,
     compile_joint,
     inline_regions,
     note_fused_steps,
     python_code,
+    saving_is_hooked,
     saving_is_rewritten,
     under_autocast,
     watch_gradients,
@@ -27,7 +30,7 @@ from memsched.torch.compiled.private import (
     wrapper_among,
 )
 from memsched.torch.compiled.unit import Unit
-from memsched.torch.compiled.unplanned import Guarded, unplanned, warn_unplanned
+from memsched.torch.compiled.unplanned import Guarded, unplanned, warn_of_containers, warn_unplanned
 from memsched.torch.errors import CaptureError
 
 
@@ -52,7 +55,8 @@ def memsched(
     options : dict
         See `Options`.
     """
-    return backend_of(group_of(read_options(options)))(module, inputs)
+    warn_of_containers()
+    return refusal(options) or backend_of(group_of(read_options(options)))(module, inputs)
 
 
 def backend_of(
@@ -80,6 +84,7 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Cal
         error = CaptureError("saved_tensors_hooks around it are graphs (fx.GraphModule), which no plan knows")
         return unplanned(module, error)
     units: list[Unit] = []
+    direct: list[Callable[..., Any]] = []  # instead of what AOTAutograd makes, if it can be called
     prepare: Callable[[fx.GraphModule], None] | None = None
     inference: Callable[[fx.GraphModule], Boxed] = python_code
     decompositions: Mapping[Any, Callable[..., Any]] | None = None
@@ -101,6 +106,12 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Cal
             example = unit.example()
         return example.forward, example.backward
 
+    def forward() -> Boxed:
+        (unit,) = units
+        left = around(unit.joint.module, inputs, unit.joint.gradients, len(unit.joint.tangents))
+        direct.extend([function_of(unit, left)] if left is not None else [])
+        return unit.forward
+
     def without_backward(graph: fx.GraphModule) -> Boxed:
         if torch.is_grad_enabled():  # else it is no part of training
             warn_unplanned(
@@ -114,7 +125,7 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Cal
             module,
             inputs,
             partition=partition,
-            forward=lambda: units[0].forward,
+            forward=forward,
             backward=lambda: units[0].backward,
             inference=without_backward,
             decompositions=decompositions,
@@ -124,13 +135,23 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Cal
     except (CaptureError, AssertionError, NotImplementedError, RuntimeError) as error:  # of AOTAutograd, too
         return unplanned(module, error, offload=_offloads(group.options))
 
-    def watched(*args: Any) -> Any:
+    return Guarded(module, _called(planned, direct, units), offload=_offloads(group.options))
+
+
+def _called(
+    planned: Callable[..., Any], direct: Sequence[Callable[..., Any]], units: Sequence[Unit]
+) -> Callable[..., Any]:
+    """What runs a graph: the direct call, where there is one and nothing is around it that it does not know."""
+
+    def call(*args: Any) -> Any:
+        if direct and torch.is_grad_enabled() and not saving_is_hooked():
+            return direct[0](*args)
         results = planned(*args)
         for unit in units:
             watch_gradients(results, unit.arriving)
         return results
 
-    return Guarded(module, watched, offload=_offloads(group.options))
+    return call
 
 
 def _offloads(options: Options) -> bool:

@@ -93,6 +93,11 @@ def cheapen(graph: fx.Graph) -> None:
                 _replace(node, same)
             elif node.target is _aten.view.default and _is_inner_view(node.args[0]):
                 node.replace_input_with(node.args[0], node.args[0].args[0])
+    for node in graph.nodes:  # now that no view is compared any more: the example of a sum is as before
+        if node.target is _aten.view.default:
+            _shape_at_once(node)
+        elif node.target is _aten.addmm.default:
+            _as_linear(node)
     for node in reversed(list(graph.nodes)):
         if not node.users and node.target in (*_TWICE_IS_NOTHING, _aten.view.default, _aten.detach.default):
             graph.erase_node(node)
@@ -143,6 +148,28 @@ def _replace(node: fx.Node, same: fx.Node) -> None:
     """Read another node instead; a result stays a tensor of its own, for autograd tells results apart by that."""
     returned = same.op == "placeholder" or any(user.op == "output" for user in same.users)
     node.replace_all_uses_with(same, lambda user: user.op != "output" or not returned)
+
+
+def _shape_at_once(node: fx.Node) -> None:
+    """A view that drops what a sum keeps: without it, the sum has that shape at once."""
+    total: Any = node.args[0]
+    if total.target is not _aten.sum.dim_IntList or len(total.users) > 1 or tuple(total.args[2:]) != (True,):
+        return
+    summed, kept = _numbers(total.args[1]), _numbers(total.meta["val"].shape) if "val" in total.meta else None
+    if summed is None or kept is None:
+        return
+    if _numbers(node.args[1]) == [size for k, size in enumerate(kept) if k not in summed]:
+        total.args = total.args[:2]
+        node.replace_all_uses_with(total)
+
+
+def _as_linear(node: fx.Node) -> None:
+    """A product with a transposed matrix, to which a vector is added: what PyTorch computes so for a linear layer."""
+    examples = [one.meta.get("val") for one in node.args if isinstance(one, fx.Node)]
+    weight: Any = node.args[2]
+    dims = [one.dim() for one in examples if isinstance(one, torch.Tensor)]
+    if not node.kwargs and dims == [1, 2, 2] and weight.target is _aten.t.default:
+        node.target, node.args = torch._C._nn.linear, (node.args[1], weight.args[0], node.args[0])
 
 
 def _is_inner_view(node: Any) -> bool:

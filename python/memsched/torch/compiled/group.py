@@ -17,7 +17,7 @@ from memsched.errors import InfeasibleError
 from memsched.support.documents import Document
 from memsched.support.units import format_bytes
 from memsched.torch.compiled.as_graph import Visit, held_by_caller
-from memsched.torch.compiled.held import Call, Identities, Key, Memory, gradient_bytes, held_in_step
+from memsched.torch.compiled.held import Call, Due, Identities, Key, Memory, Path, Place, gradient_bytes, held_in_step
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, plan_and_document, plan_carefully
 from memsched.torch.compiled.private import in_backward, saving_is_hooked
@@ -27,11 +27,8 @@ from memsched.torch.compiled.unit import Unit, Version
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.optimizer_state import kind_of_state
 
-Path = tuple[Key, ...]  # the calls of a step up to one of them
-
-_MOST_ALONE = 4
+_MOST_ALONE, _MOST_SOUGHT = 4, 32
 _MOST_CALLS, _MOST_ORDERS = 256, 8
-_MOST_SOUGHT = 32
 _SHARES = (0.75, 0.5, 0.25, 0.0)  # of the way from the least memory of a plan to the budget
 
 
@@ -57,13 +54,14 @@ class Group:
         self.units: weakref.WeakSet[Unit] = weakref.WeakSet()
         self._calls: list[Call]
         self._returns: list[int]
-        self._path: Path
+        self._start = Place(())
+        self._place: Place  # after the calls of the present step so far
         self._owners: dict[Any, int]  # numbers of the parameters of the present step's calls
         self._seen: Memory  # what the calls of the present step were given and returned
         self._more: int  # bytes beside the calls of the present step, for which their plans have room
         self._states: dict[Any, int] = {}
         self._begin_step()
-        self._due = 0  # backwards that may still run
+        self.due = 0  # backwards that may still run
         self._planned: dict[Path, int] = {}  # the version for the last call of a path
         self._orders: dict[Path, list[list[int]]] = {}  # in which the backwards of steps of several graphs have run
         self._spanned: dict[Path, Spanned] = {}
@@ -90,42 +88,58 @@ class Group:
         """In the order in which they were made."""
         return _distinct(self.versions())
 
-    def enter(self, unit: Unit, args: Sequence[Any]) -> tuple[int, torch.Tensor]:
-        """Choose the version of a forward, and make the marker by which its backward is found."""
-        if self._due == 0:
+    def enter(self, unit: Unit, args: Sequence[Any]) -> Due:
+        """Choose the version of a forward."""
+        if self.due == 0:
             self._end_step()
         elif len(self._calls) >= _MOST_CALLS:
             self._cut_step()
         asked = self._asked(unit, args)
-        key, more = self._key(unit, asked)
-        call = Call(weakref.ref(unit), key, next(self._serials))
-        path = (*self._path, key)
+        call = Call(unit.itself, asked, next(self._serials))
+        place = self._place.after.get(asked) or self._looked_up(unit, args, call)
+        call.key, call.version = place.path[-1], place.version
+        if saving_is_hooked():
+            call.version = self._saves_alike(call, asked[:4], call.version)
+        self._place = place  # only now: where planning raises, the step is as before
+        self._calls.append(call)
+        self._seen.add([args[k] for k in unit.inputs])
+        return Due(self, call)
+
+    def _looked_up(self, unit: Unit, args: Sequence[Any], call: Call) -> Place:
+        """Where the step is after a call, planned if nobody has planned it."""
+        asked, before = call.key, self._place
+        call.key, more = self._key(unit, asked)
+        path = (*before.path, call.key)
         if path in self._refused:
             raise InfeasibleError(*self._refused[path])
         if path not in self._known:
             call.record(args, unit, self._identities)
         if path not in self._planned:
-            self._planned[path] = self._alone(unit, call, key)
-        call.version = self._planned[path]
-        if saving_is_hooked():
-            call.version = self._saves_alike(call, asked[:4], call.version)
-        self._path = path  # only now: where planning raises, the step is as before
-        self._calls.append(call)
+            self._planned[path] = self._alone(unit, call, call.key)
         self._more += more
-        self._seen.add(args[k] for k in unit.inputs)
-        marker = self._marker(call.version, call.serial)
-        self._due += 1
-        weakref.finalize(marker.untyped_storage(), Group._dropped, weakref.ref(self), call).atexit = False
-        return call.version, marker
+        place = Place(path, self._planned[path], path in self._known)
+        if place.known and not more:
+            if len(before.after) == _MOST_SOUGHT:
+                before.after.clear()
+            before.after[asked] = place
+        return place
 
-    def _marker(self, version: int, serial: int) -> torch.Tensor:
-        return torch.tensor([version, serial], device="cpu")
+    def _look_up_anew(self) -> None:
+        """What calls follow has changed."""
+        self._start, self._place = Place(()), Place(self._place.path)
+
+    def marker(self, due: Due) -> torch.Tensor:
+        """What tells a call, as a tensor; while that lives, its backward may run."""
+        made = torch.tensor([due.call.version, due.call.serial], device="cpu")
+        weakref.finalize(made.untyped_storage(), due.over).atexit = False
+        return made
 
     def _asked(self, unit: Unit, args: Sequence[Any]) -> Key:
-        held = gradient_bytes(args[k] for k in (*unit.static, *unit.inputs))
-        owner = self._owners.setdefault(tuple(id(args[k]) for k in unit.static), len(self._owners))
-        given = self._seen.bytes_beside(args[k] for k in unit.inputs)
-        leaves = tuple(k for k in unit.inputs if args[k].requires_grad and args[k].is_leaf)
+        fixed, inputs = [args[k] for k in unit.fixed], [args[k] for k in unit.inputs]
+        held = gradient_bytes(fixed) + gradient_bytes(inputs)
+        owner = self._owners.setdefault(tuple(map(id, fixed)), len(self._owners))
+        given = self._seen.bytes_beside(inputs)
+        leaves = tuple([k for k in unit.inputs if args[k].requires_grad and args[k].is_leaf])
         return Key(unit.serial, unit.numbers(args), unit.whole(args), held, given, owner, self._state, leaves)
 
     def _key(self, unit: Unit, asked: Key) -> tuple[Key, int]:
@@ -133,7 +147,7 @@ class Group:
 
         Without any gradients, which is most steps, there is a plan of its own.
         """
-        for other in self._met.get((self._path, asked[:3], asked[5:]), ()):
+        for other in self._met.get((self._place.path, asked[:3], asked[5:]), ()):
             more = max(0, asked.given - other.given) + max(0, asked.gradients - other.gradients)
             alike = bool(other.gradients) == bool(asked.gradients)
             if alike and (more == 0 or self._more + more <= self._room(unit, other)):
@@ -150,7 +164,7 @@ class Group:
 
     def _room(self, unit: Unit, key: Key) -> int:
         """What the plan of a call leaves of its budget."""
-        path = (*self._path, key)
+        path = (*self._place.path, key)
         plan = unit.versions[self._planned[path]].plan
         return plan.result.schedule.budget - plan.peak_memory if plan is not None else 0
 
@@ -165,6 +179,7 @@ class Group:
 
     def _look_again(self, path: Path) -> None:
         self._sought[path] = None
+        self._look_up_anew()
         if len(self._sought) > _MOST_SOUGHT:
             del self._sought[next(iter(self._sought))]
         for k, key in enumerate(path):
@@ -172,17 +187,15 @@ class Group:
                 self._known.remove(path[: k + 1])
                 self._met[path[:k], key[:3], key[5:]].remove(key)
 
-    def left(self, unit: Unit, results: Iterable[Any]) -> None:
-        """The forward that entered last has these results."""
-        call, joint = self._calls[-1], unit.joint
-        both = zip(joint.results, results, strict=False)
-        returned = [(n, one) for n, one in both if isinstance(one, torch.Tensor) and n not in joint.copied]
-        self._seen.add(one for _, one in returned)
+    def left(self, unit: Unit, found: Sequence[Any]) -> None:
+        """The forward that entered last has these results, and others behind them."""
+        call, returned = self._calls[-1], [(node, found[k]) for k, node in unit.returned]
+        self._seen.add([one for _, one in returned])
         if call.recorded:
             sizes = unit.sizes(call.key.numbers, call.key.whole)
             for node, one in returned:
                 storage = one.untyped_storage()
-                counted = max(map(sizes.bytes_of, joint.storages_of(node)))  # more than those without data show
+                counted = max(map(sizes.bytes_of, unit.joint.storages_of(node)))  # more than those without data show
                 call.results[self._identities.of(storage)] = max(storage.nbytes(), counted)
 
     def returned(self, serial: int, beside: int) -> None:
@@ -204,6 +217,7 @@ class Group:
         """Plan anew what calls of a graph with some numbers, and the steps that they are in, when they come again."""
         stale = {path for path in self._planned if any(one[:2] == key[:2] for one in path)}
         self._known -= stale
+        self._look_up_anew()
         for path in stale:
             del self._planned[path]
             self._spanned.pop(path, None)
@@ -211,20 +225,17 @@ class Group:
             before: [one for one in met if (*before[0], one) in self._planned] for before, met in self._met.items()
         }
 
-    @staticmethod
-    def _dropped(group: weakref.ref[Group], call: Call) -> None:
-        call.due = False
-        alive = group()
-        if alive is not None:
-            alive._due -= 1
-
     def _begin_step(self) -> None:
-        self._calls, self._path, self._returns, self._seen, self._owners, self._more = [], (), [], Memory(), {}, 0
+        self._calls, self._returns, self._seen, self._owners, self._more = [], [], Memory(), {}, 0
+        self._place = self._start
         self._state = self._states.setdefault(kind_of_state(self.options.optimizer), len(self._states))
 
     def _end_step(self) -> None:
         """Plan the step that is over, if several graphs ran in it for the first time."""
-        calls, path, order = self._calls, self._path, self._order()
+        if len(self._calls) <= 1 and self._place.known:
+            self._begin_step()
+            return
+        calls, path, order = self._calls, self._place.path, self._order()
         self._begin_step()
         units = [unit for call in calls if (unit := call.unit()) is not None]
         spans = self.options.mode == "eager"  # compiled graphs are planned one by one
@@ -237,6 +248,7 @@ class Group:
                 self._span(units, calls, path)
             except InfeasibleError as error:  # each graph by itself would run, but not all together
                 self._refused[path] = str(error), error.min_memory
+                self._look_up_anew()
                 raise
         if path not in self._known:
             self._know(path)
@@ -266,7 +278,7 @@ class Group:
             said += "more memory than the budget: capture more of the model as one graph"
             warnings.warn(said, UnplannedWarning, stacklevel=2)
         self._calls = due[-_MOST_CALLS // 2 :]
-        self._path = tuple(call.key for call in self._calls)
+        self._place = Place(tuple(call.key for call in self._calls))
         self._returns, self._seen, self._owners, self._more = [], Memory(), {}, 0
 
     def _span(self, units: Sequence[Unit], calls: Sequence[Call], path: Path) -> None:
@@ -293,6 +305,7 @@ class Group:
                     known.fits(known.versions(one, planned), known.plan) for one, known in alike.items()
                 ):
                     self._planned, self._spanned[path] = planned, step
+                    self._look_up_anew()
                     again = zip(calls, made, strict=True)
                     self._again |= {call.again: planned[here] for call, here in again if call.again}
                     return

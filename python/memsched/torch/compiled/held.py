@@ -6,7 +6,7 @@ import itertools
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -15,6 +15,9 @@ from memsched.torch.compiled.as_graph import Resident, Visit, held_by_caller
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.unit import Unit
 from memsched.torch.optimizer_state import optimizer_bytes
+
+if TYPE_CHECKING:
+    from memsched.torch.compiled.group import Group
 
 
 class Key(NamedTuple):
@@ -28,6 +31,20 @@ class Key(NamedTuple):
     owner: int  # whose parameters it has: the same number for calls of a step that have the same
     state: int  # which kind of state the optimiser has, by number
     leaves: tuple[int, ...]  # places of its inputs whose gradients autograd keeps
+
+
+Path = tuple[Key, ...]  # the calls of a step up to one of them
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """A place in a step: the calls up to it."""
+
+    path: Path
+    version: int = 0  # that the last of them follows
+    known: bool = False  # it need not be looked at again
+    after: dict[Key, Place] = field(default_factory=dict)
+    """By what a call asks for, where the step is after it. Nothing of that is looked up again until plans change."""
 
 
 @dataclass(slots=True)
@@ -55,6 +72,24 @@ class Call:
                 if gradient is not None:
                     storage = gradient.untyped_storage()
                     self.gradients[identities.of(storage)] = storage.nbytes()
+
+
+class Due:
+    """While it lives, and is not over, the backward of a call may still run."""
+
+    __slots__ = ("_group", "call")
+
+    def __init__(self, group: Group, call: Call) -> None:
+        self._group, self.call = group, call
+        group.due += 1
+
+    def over(self) -> None:
+        """It runs no more."""
+        if self.call.due:
+            self.call.due = False
+            self._group.due -= 1
+
+    __del__ = over
 
 
 def held_in_step(calls: Sequence[Call], visits: Sequence[Visit], options: Options) -> Resident:
@@ -94,9 +129,10 @@ def gradient_of(value: Any) -> torch.Tensor | None:
     return value.grad if isinstance(value, torch.Tensor) and value.is_leaf else None
 
 
-def gradient_bytes(values: Iterable[Any]) -> int:
+def gradient_bytes(values: Iterable[torch.Tensor]) -> int:
     """Bytes of the memory of the gradients that parameters and inputs have."""
-    return sum(one.untyped_storage().nbytes() for one in map(gradient_of, values) if one is not None)
+    found = [one for value in values if value.is_leaf and (one := value.grad) is not None]
+    return sum([one.untyped_storage().nbytes() for one in found]) if found else 0
 
 
 def context_bytes(device: torch.device) -> int:
@@ -137,5 +173,7 @@ class Memory:
 
     def bytes_beside(self, tensors: Iterable[torch.Tensor]) -> int:
         """The bytes of the memory of other tensors that it has not."""
-        found = {one._cdata: one.nbytes() for one in (tensor.untyped_storage() for tensor in tensors)}
+        found = {storage._cdata: storage.nbytes() for one in tensors for storage in (one.untyped_storage(),)}
+        if not self._bytes:
+            return sum(found.values())
         return sum(max(0, size - self._bytes.get(key, 0)) for key, size in found.items())

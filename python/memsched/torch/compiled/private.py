@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException as DynamoSignal  # such as a demand to trace once more
 from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd.runtime_wrappers import AOTDispatchAutograd, coerce_to_expected_memory_format
 from torch._functorch._aot_autograd.utils import saved_tensors_hooks_are_inlineable, top_saved_tensors_hooks
 from torch._guards import TracingContext, active_fake_mode
 from torch._higher_order_ops.wrap import tag_activation_checkpoint
@@ -162,14 +164,28 @@ def boxed(function: Boxed) -> Boxed:
 
 
 def python_code(module: fx.GraphModule) -> Boxed:
-    """The graph as generated Python that frees each value after its last reader."""
+    """The graph as generated Python that frees each value after its last reader.
+
+    Operations are called as C++ has them, without the function of Python around each.
+    """
     cheapen(module.graph)
+    targets = {node.target for node in module.graph.nodes if type(node.target) is torch._ops.OpOverload}
+    calls = {f"torch.ops.{one}(": (f"_{str(one).replace('.', '_')}", one._op) for one in targets}
+
+    def bound(line: str) -> str:
+        for text, (name, _) in calls.items():
+            line = line.replace(text, f"{name}(")
+        return line
+
     module.graph.set_codegen(_BoxedCodeGen())
+    module.graph.on_generate_code(lambda _: lambda body: list(map(bound, body)))
     module.recompile()
     real_recompile = getattr(module, "real_recompile", None)
     if real_recompile is not None:
         real_recompile()
-    return type(module).forward.__get__(module)
+    code = type(module).forward
+    code.__globals__.update(calls.values())
+    return code.__get__(module)
 
 
 RUNS_AGAIN = "runs again"
@@ -228,6 +244,89 @@ def watch_gradients(results: Iterable[Any], note: Callable[[Sequence[Any]], None
                 node.register_prehook(note)
         others = (one for one in nodes if one is not None and one.name() != _COMPILED and one.next_functions)
         nodes = {one.next_functions[0][0] for one in others}
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What is left to be done around a graph that autograd records."""
+
+    constant: tuple[int, ...]  # places of results that need no gradient
+    views: tuple[int, ...]  # of those that are to count as no views
+    tangents: tuple[tuple[int, Any], ...]  # of those whose gradients the backward takes, and how these are to lie
+    deterministic: bool  # the traced operations are
+
+
+_ELSE = (  # what AOTAutograd notes of a graph around which it has more to do
+    *("num_mutated_inp_runtime_indices", "num_outputs_aliased", "num_intermediate_bases", "num_backward_tokens"),
+    *("num_graphsafe_rng_states", "tokens", "dynamic_outputs", "is_rng_op_functionalized"),
+    *("mutated_graph_handled_indices", "indices_of_inputs_that_requires_grad_with_mutations_in_bw"),
+)
+
+
+def around(joint: fx.GraphModule, inputs: Sequence[Any], gradients: Sequence[Any], tangents: int) -> Around | None:
+    """What is to be done around the graph that AOTAutograd now compiles; None where AOTAutograd has to do it.
+
+    `gradients` are the results of its backward, `tangents` how many gradients that takes.
+    """
+    facts: Any = getattr(TracingContext.try_get(), "fw_metadata", None)
+    try:
+        more = [getattr(facts, name) for name in _ELSE] + [getattr(facts, "act_input_indices", ())]
+        if any(more) or facts.grad_enabled_mutation is not None:
+            return None
+        given, made, layouts = facts.input_info, facts.output_info, facts.subclass_tangent_meta
+        kinds = {one.output_type.name for one in made} | {type(one).__name__ for one in layouts}
+        noted = [getattr(one, "requires_grad_for_backward", one.requires_grad) for one in made]
+    except AttributeError:  # another release
+        return None
+    within = torch._C._functorch.peek_interpreter_stack() is not None  # vmap, or such
+    known = kinds <= {"non_alias", "unsafe_view_alias", "PlainTensorMeta"}
+    if within or not known or torch._C._is_any_autocast_enabled() or not len(given) == len(inputs) == len(gradients):
+        return None
+    if any(one.requires_grad and not one.is_leaf and end is None for one, end in zip(given, gradients, strict=True)):
+        return None  # what made this input would be told of a gradient
+    if not all(isinstance(one, torch.Tensor | int | torch.SymInt) for one in inputs):
+        return None
+    if any(isinstance(one, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(one) for one in inputs):
+        return None
+    targets = (node.target for node in joint.graph.nodes)
+    if any(isinstance(one, torch._ops.OpOverload) and one.namespace not in ("aten", "prims") for one in targets):
+        return None  # whose first call is looked at
+    tensors = [k for k, one in enumerate(made) if issubclass(one.raw_type, torch.Tensor)]
+    taken = [k for k in tensors if noted[k]]
+    if not len(taken) == len(layouts) == tangents:
+        return None
+    return Around(
+        constant=tuple(k for k in tensors if not made[k].requires_grad),
+        views=tuple(k for k in tensors if made[k].output_type.name == "unsafe_view_alias"),
+        tangents=tuple(zip(taken, layouts, strict=True)),
+        deterministic=facts.deterministic is not False,
+    )
+
+
+def laid_out(gradient: Any, layout: Any) -> Any:
+    """A gradient, or a copy that lies as it was traced."""
+    if type(gradient) is torch.Tensor:
+        return coerce_to_expected_memory_format(gradient, layout.memory_format)
+    return AOTDispatchAutograd.process_runtime_tangent(gradient, layout)[0]
+
+
+def refuse_transforms(around: Around) -> None:
+    """Refuse a backward where it cannot run as it was traced."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise RuntimeError(
+            "a compiled backward is called within vmap/grad/vjp, which is not supported; put vmap inside of "
+            "torch.compile, or do not compile what it is the backward of"
+        )
+    if not around.deterministic and torch.are_deterministic_algorithms_enabled():
+        raise RuntimeError(
+            "a compiled backward is run with torch.use_deterministic_algorithms(True), and its forward was compiled "
+            "with False"
+        )
+
+
+def keeps_graph() -> bool:
+    """Whether the backward that runs may run again."""
+    return torch._C._autograd._get_current_graph_task_keep_graph()
 
 
 def saving_is_rewritten() -> bool:

@@ -11,8 +11,8 @@ import torch
 from memsched._core import Graph
 from memsched.support.documents import Document
 from memsched.torch.compiled.as_graph import Resident, Visit, prefix, step_graph
-from memsched.torch.compiled.group import Group, Path
-from memsched.torch.compiled.held import Call, Key, held_in_step
+from memsched.torch.compiled.group import Group
+from memsched.torch.compiled.held import Call, Due, Key, Path, held_in_step
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, key_of_step
 from memsched.torch.compiled.sizes import LossBytes
@@ -49,9 +49,9 @@ class Unplanned(Group):
     def _end_step(self) -> None:
         self._begin_step()
 
-    def _marker(self, version: int, serial: int) -> torch.Tensor:
+    def marker(self, due: Due) -> torch.Tensor:
         with self._aside():
-            return super()._marker(version, serial)
+            return super().marker(due)
 
 
 class Expecting(Group):
@@ -69,11 +69,11 @@ class Expecting(Group):
 
     def _alone(self, unit: Unit, call: Call, key: Key) -> int:
         k, visits = len(self._calls), self._expected.visits
-        if k < visits > 1 and not key.gradients and self._path in self._followed:
+        if k < visits > 1 and not key.gradients and self._place.path in self._followed:
             (visit,), expected = self._visits([unit], [call]), self._expected
             within = held_in_step([*self._calls, call], [visit], self.options).total <= expected.resident.total
             if within and _tensors_of(visit) == _tensors_in(self._expected.result.graph, prefix(k, visits)):
-                self._followed.add((*self._path, key))
+                self._followed.add((*self._place.path, key))
                 return unit.add(self._expected, k, visits, visit.sizes, visit.beside)
         return super()._alone(unit, call, key)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from memsched.torch.meter import Meter
 
 if TYPE_CHECKING:
     from memsched.torch.compiled.group import Group
-    from memsched.torch.compiled.held import Key
+    from memsched.torch.compiled.held import Due, Key
 
 _SERIAL = itertools.count()
 _MOST_SHAPES = 8  # that have a plan of their own, before others follow one of these
@@ -63,6 +64,10 @@ class Unit:
         # Inductor's code is for all numbers that it is made with.
         loose = self.joint.loose if group.options.mode == "eager" else ()
         self._loose = [node.meta["val"].node.expr in loose for node in self.joint.sizes]
+        self._numbers = [
+            k for k, node in enumerate(self.joint.primals) if isinstance(node.meta.get("val"), torch.SymInt)
+        ]
+        self.fixed = sorted(self.static)
         self.inputs = [
             k
             for k, node in enumerate(self.joint.primals)
@@ -71,6 +76,9 @@ class Unit:
             and isinstance(one := node.meta.get("val"), torch.Tensor)
             and one.device == self.joint.device
         ]
+        self.itself = weakref.ref(self)
+        self.returned = [(k, node) for k, node in enumerate(self.joint.results) if self._is_returned(node)]
+        """Tensors that the caller gets, by their places among the results."""
         self.beside: dict[tuple[int, ...], int] = {}
         """By its numbers, the most bytes of gradients that arrived otherwise than traced, beside PyTorch's copies."""
         self._arriving: dict[int, int] = {}  # bytes by storage, of the gradients of the backward that begins
@@ -79,9 +87,15 @@ class Unit:
         whole = self.joint.whole
         self._whole = {k: n for k in self.inputs for n in self.joint.storages_of(self.joint.primals[k]) if n in whole}
 
+    def _is_returned(self, node: Any) -> bool:
+        made = node.meta.get("val") if isinstance(node, fx.Node) and node not in self.joint.copied else None
+        return isinstance(made, torch.Tensor)
+
     def numbers(self, args: Sequence[Any]) -> tuple[int, ...]:
         """The whole numbers that a forward is given; of those that are part of no size, what the first was given."""
-        found = tuple(one for one in args if isinstance(one, int))
+        if not self._numbers:
+            return ()
+        found = tuple(args[k] for k in self._numbers)
         if not any(self._loose):
             return found
         self._first = self._first or found
@@ -89,7 +103,7 @@ class Unit:
 
     def whole(self, args: Sequence[Any]) -> tuple[int, ...]:
         """The bytes of the memory in which inputs lie that operations copy with all that lies there."""
-        return tuple(args[k].untyped_storage().nbytes() for k in self._whole)
+        return tuple(args[k].untyped_storage().nbytes() for k in self._whole) if self._whole else ()
 
     def sizes(self, numbers: Sequence[int], whole: Sequence[int]) -> Sizes:
         """The bytes of its storages in a call with such numbers, and such memory of inputs."""
@@ -123,19 +137,24 @@ class Unit:
         )
         return rewrite(self.joint, [*forward, {"run": LEAVE}], backward)
 
-    def forward(self, args: list[Any]) -> Sequence[Any]:
-        """Run the forward of the plan that the group chooses."""
-        number, marker = self._group.enter(self, args)
+    def begin(self, args: list[Any]) -> tuple[Due, Sequence[Any]]:
+        """Run the forward of the plan that the group chooses, which is told when its backward can run no more."""
+        due = self._group.enter(self, args)
         changed = {k: args[place] for k, place in self.joint.new_values.items()} if saving_is_hooked() else {}
         with _counting(), torch._C.DisableTorchFunction():  # what modes do was traced
-            found = self.versions[number].forward(args)
+            found = self.versions[due.call.version].forward(args)
             for k, one in changed.items():
                 one.copy_(found[k])  # AOTAutograd does so later: checkpoint ends its second run before
-        changed.clear()
-        results = len(self.joint.results)
-        self._group.left(self, found[:results])
-        return [*found[:results], marker, *found[results:]]
+        self._group.left(self, found)
+        return due, found
 
+    def forward(self, args: list[Any]) -> Sequence[Any]:
+        """The same, with a marker among what is saved, by which AOTAutograd's backward is found."""
+        due, found = self.begin(args)
+        results = len(self.joint.results)
+        return [*found[:results], self._group.marker(due), *found[results:]]
+
+    @torch._dynamo.disable  # in a step that is compiled, too
     def arriving(self, gradients: Sequence[Any]) -> None:
         """Note where gradients lie that arrive; not those that repeat one number."""
         strided = (one for one in gradients if isinstance(one, torch.Tensor) and one.layout is torch.strided)
@@ -159,16 +178,26 @@ class Unit:
                 "them leave tensors of whole numbers as they are, or compile the model with another backend"
             )
         number, serial = marker.tolist()
+        return self.end(number, serial, args, self._copied(args[len(args) - len(self.joint.tangents) :]))
+
+    def end(self, number: int, serial: int, args: list[Any], beside: int) -> Sequence[Any]:
+        """Run the backward of a version, of whose gradients so many bytes were copied; it empties its arguments."""
         arriving = args[len(args) - len(self.joint.tangents) :]
         batched = any(map(is_batched, arriving))
-        beside = self._copied(arriving)
         self._group.returned(serial, beside)
         for meter in _METERS[-1:]:
             meter.count((one for one in arriving if isinstance(one, torch.Tensor)), beside)
         del arriving
+        now = torch.get_default_dtype()
         try:
-            with _counting(), torch._C.DisableTorchFunction(), _default_type(self._type):
-                return self.versions[number].backward(args)
+            with _counting(), torch._C.DisableTorchFunction():
+                if now is self._type:
+                    return self.versions[number].backward(args)
+                torch.set_default_dtype(self._type)  # what the forward was traced with holds for what runs again, too
+                try:
+                    return self.versions[number].backward(args)
+                finally:
+                    torch.set_default_dtype(now)
         except RuntimeError as error:  # from what writes in place, or travels
             if not batched:
                 raise
@@ -237,25 +266,12 @@ class Unit:
         return len(self.versions) - 1
 
 
-@contextlib.contextmanager
-def _default_type(wanted: torch.dtype) -> Iterator[None]:
-    """What the forward was traced with holds for what runs again, too."""
-    now = torch.get_default_dtype()
-    if now is wanted:
-        yield
-        return
-    torch.set_default_dtype(wanted)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(now)
-
-
 _METERS: list[Meter] = []
+_NOTHING = contextlib.nullcontext()
 
 
 def _counting() -> contextlib.AbstractContextManager[object]:
-    return _METERS[-1] if _METERS else contextlib.nullcontext()
+    return _METERS[-1] if _METERS else _NOTHING
 
 
 @contextlib.contextmanager

@@ -1,0 +1,92 @@
+"""A captured graph as a function of autograd, where AOTAutograd has nothing else to do around it.
+
+What AOTAutograd does on each call, for results that are views of each other, inputs that change and tensors that
+consist of others, takes a third of a small step. Most graphs have none of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from memsched.torch.compiled.private import Around, is_batched, keeps_graph, laid_out, refuse_transforms
+from memsched.torch.compiled.unit import Unit
+
+
+def function_of(unit: Unit, around: Around) -> Callable[..., Any]:
+    """What calls a graph, and shows it to autograd as AOTAutograd would."""
+    results, last = len(unit.joint.results), -len(unit.joint.sizes) or None
+
+    class Captured(torch.autograd.Function):
+        boxed_grads_call = True  # so that gradients can be freed while the backward runs, where PyTorch knows it
+
+        @staticmethod
+        def forward(ctx: Any, *args: Any) -> tuple[Any, ...]:
+            ctx.due, found = unit.begin(list(args))
+            # A saved view of a result would keep the node that keeps it.
+            ctx.save_for_backward(*[one.detach() if one._is_view() else one for one in found[results:last]])
+            ctx.sizes = found[last:] if last is not None else ()
+            if around.constant:
+                ctx.mark_non_differentiable(*[found[k] for k in around.constant])
+                ctx._materialize_non_diff_grads = False
+            returned = list(found[:results])
+            for k in around.views:
+                returned[k] = torch.ops.aten._unsafe_view(returned[k], returned[k].shape)
+            return tuple(returned)
+
+        @staticmethod
+        @torch._dynamo.disable  # in a step that is compiled, too
+        def backward(ctx: Any, *given: Any) -> Any:
+            refuse_transforms(around)
+            gradients = given[0] if isinstance(given[0], list) else list(given)
+            del given
+            arriving, beside = _arriving(unit, around, gradients)
+            args = [*ctx.sizes, *ctx.saved_tensors, *arriving]
+            del gradients[:], arriving
+            ctx.maybe_clear_saved_tensors()
+            if torch.is_grad_enabled():
+                return _Once.apply(lambda: _run(unit, ctx, args, beside), torch.empty(0, requires_grad=True))
+            return _run(unit, ctx, args, beside)
+
+    # Not its own `apply`: that asks of each input whether it is left over from vmap or grad, as none of these is.
+    return super(torch.autograd.Function, Captured).apply
+
+
+def _run(unit: Unit, ctx: Any, args: list[Any], beside: int) -> tuple[Any, ...]:
+    try:
+        return tuple(unit.end(ctx.due.call.version, ctx.due.call.serial, args, beside))
+    finally:
+        if not keeps_graph():
+            ctx.due.over()
+
+
+def _arriving(unit: Unit, around: Around, gradients: list[Any]) -> tuple[list[Any], int]:
+    """The gradients that the backward takes, laid out as they were traced; the bytes of those that are copied for it.
+
+    Copies of what repeats one number are none that count.
+    """
+    found: list[Any] = []
+    copied: dict[int, int] = {}
+    for k, layout in around.tangents:
+        one = gradients[k]
+        made = laid_out(one, layout)
+        found.append(made)
+        if made is not one and one.device == unit.joint.device and not is_batched(one):
+            storage = one.untyped_storage()
+            if storage.nbytes() > one.element_size() and storage._cdata != made.untyped_storage()._cdata:
+                copied[storage._cdata] = storage.nbytes()
+    return found, sum(copied.values())
+
+
+class _Once(torch.autograd.Function):
+    """A backward that has none of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Callable[[], Any], gate: torch.Tensor) -> Any:
+        return run()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise RuntimeError("a step that torch.compile captured does not currently support double backward")

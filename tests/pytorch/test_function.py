@@ -1,0 +1,120 @@
+"""Graphs that need nothing of AOTAutograd when they run are called without it, and autograd sees them as before."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from memsched.torch.compiled.group import _GROUPS
+
+DIRECT, TRACED = "CapturedBackward", "CompiledFunctionBackward"
+
+
+class Several(nn.Module):
+    """Several results: a view, a number without a gradient, one of another shape; and what they need."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(16, 16), nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> Any:
+        hidden = torch.tanh(self.first(x) * scale)
+        return self.last(hidden), hidden.argmax(-1), hidden.square().mean()
+
+
+class Counting(nn.Module):
+    """It changes a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 8)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(1)
+        return torch.tanh(self.layer(x))
+
+
+def compiled(model: nn.Module, **options: Any) -> Any:
+    return torch.compile(model, backend="memsched", options={"budget": "100%", **options})
+
+
+@pytest.mark.parametrize("batch", [(4,), (4, 3)])
+@pytest.mark.parametrize("used", [(0, 2), (0,), (2,)])
+def test_results_and_gradients_are_those_of_plain_pytorch(batch: tuple[int, ...], used: tuple[int, ...]) -> None:
+    plain = Several()
+    planned = copy.deepcopy(plain)
+    x, scale = torch.randn(*batch, 16), torch.randn(16)
+    found = []
+    for model, run in ((plain, plain), (planned, compiled(planned))):
+        inputs = x.clone().requires_grad_(), scale.clone().requires_grad_()
+        for _ in range(2):
+            results = run(*inputs)
+            assert [one.requires_grad for one in results] == [True, False, True]
+            sum(results[k].sin().sum() for k in used).backward()
+        found.append([*results, *(one.grad for one in (*inputs, *model.parameters()))])
+    assert results[0].grad_fn.name() == DIRECT
+    assert not results[0]._is_view()
+    for a, b in zip(*found, strict=True):
+        assert torch.equal(torch.zeros_like(b) if a is None else a, b)  # a compiled backward makes zeros
+
+
+def test_what_needs_aotautograd_runs_by_it() -> None:
+    """Buffers that change, and hooks that keep what is saved."""
+    x, run = torch.randn(4, 16), compiled(Counting())
+    assert run(x).grad_fn.name() == TRACED
+    plain = compiled(Several())
+    inputs = x, torch.ones(16)
+    for _ in range(2):
+        assert plain(*inputs)[2].grad_fn.name() == DIRECT
+        with saved_tensors_hooks(lambda one: one, lambda one: one):
+            assert plain(*inputs)[2].grad_fn.name() == TRACED
+
+
+def test_a_backward_may_run_twice_and_a_step_that_is_dropped_ends() -> None:
+    model = Several()
+    run, (x, scale) = compiled(model), (torch.randn(4, 16), torch.ones(16))
+    loss = run(x, scale)[2]
+    loss.backward(retain_graph=True)
+    (group,) = _GROUPS.values()
+    assert group.due == 1
+    once = [one.grad.clone() for one in model.first.parameters()]
+    loss.backward()
+    assert group.due == 0
+    assert all(torch.equal(one.grad, 2 * before) for one, before in zip(model.first.parameters(), once, strict=True))
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+    kept = run(x, scale)
+    assert group.due == 1
+    del kept
+    gc.collect()
+    assert group.due == 0
+
+
+def test_what_changes_between_forward_and_backward_is_named() -> None:
+    model = Several()
+    loss = compiled(model)(torch.randn(4, 16), torch.ones(16))[2]
+    with torch.no_grad():
+        model.first.weight.mul_(1)
+        model.last.weight.mul_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_a_backward_that_cannot_run_as_traced_is_refused() -> None:
+    model = Several()
+    run = compiled(model)
+    loss = run(torch.randn(4, 16), torch.ones(16))[2]
+    torch.use_deterministic_algorithms(True)
+    try:
+        with pytest.raises(RuntimeError, match="use_deterministic_algorithms"):
+            loss.backward()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    loss.backward()
