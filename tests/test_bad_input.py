@@ -395,10 +395,10 @@ def test_an_interrupted_write_leaves_the_file_as_it_was(
 def test_bad_names_of_planners(name: Any) -> None:
     with pytest.raises(ms.InvalidInputError, match=r"must be one of auto, offload|did you mean '(dynprog|auto)'"):
         ms.plan(profile(), 60, 1.0, planner=name)
-    with pytest.raises(ms.InvalidInputError, match=r"must be one of offload|did you mean 'dynprog'"):
+    with pytest.raises(ms.InvalidInputError, match=r"must be one of offload|did you mean '(dynprog|autoswap)'"):
         ms.compare(profile(), 60, 1.0, planners=[name])
     if name is not None:
-        with pytest.raises(ms.InvalidInputError, match=r"must be one of offload|did you mean 'dynprog'"):
+        with pytest.raises(ms.InvalidInputError, match=r"must be one of offload|did you mean '(dynprog|autoswap)'"):
             ms.min_memory(profile(), name)
 
 

@@ -232,7 +232,7 @@ def test_auto_returns_no_false_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     found = ms.plan(CHAIN, M=20, beta=8)
     monkeypatch.setattr(bounds, "recompute_bound", lambda *_: 2 * found.makespan)
     with pytest.raises(InternalError, match="report it"):
-        _bounded(found)
+        _bounded(found, 0.0)
 
 
 @pytest.mark.parametrize("unit", [2.0**-900, 2.0**-160, 2.0**160, 2.0**900])

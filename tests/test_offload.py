@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import memsched as ms
@@ -31,6 +31,21 @@ def limited(draw: st.DrawFn, **options: Any) -> tuple[ms.Chain, ms.Device, Any]:
     return chain, draw(devices(memory=memory)), draw(chunk)
 
 
+@example(  # DYNPROG took GREEDY's set of whole stages, which is not GREEDY's of pieces
+    (
+        ms.Chain(
+            [0, 0, 0, 0, 3, 6, 6],
+            [0] * 7,
+            [0, 2, 6, 0, 0, 2, 8, 9],
+            [0, 0, 0, 0, 0, 0, 0, 7],
+            saved=[2, 7, 18, 0, 2, 9, 30],
+            transient_overhead=[0, 1, 18, 0, 0, 1, 21],
+            backward_overhead=[0, 0, 0, 0, 0, 0, 5],
+        ),
+        ms.Device(70, 4, latency=1, duplex=True),
+        5,
+    )
+)
 @given(limited(max_stages=7))
 def test_never_worse_than_greedy_and_dynprog(case: tuple[ms.Chain, ms.Device, Any]) -> None:
     chain, device, chunk = case

@@ -12,6 +12,8 @@ import typing
 
 import numpy
 import numpy.typing
+import pandas
+import polars
 
 __all__: list[str] = [
     "Chain",
@@ -133,6 +135,10 @@ class Chain:
     __hash__: typing.ClassVar[None]  # type: ignore[assignment]
 
     @staticmethod
+    def _columns(chain: Chain) -> dict[str, tuple[type, list[typing.Any]]]:
+        """A row for each stage, after one for the input, as `Chain.from_frame` reads them."""
+
+    @staticmethod
     def from_csv(
         path: str | os.PathLike[str],
         *,
@@ -180,11 +186,18 @@ class Chain:
     def __reduce__(self) -> tuple[typing.Any, tuple[type], typing.Any]: ...
     def __repr__(self) -> str: ...
     def __setstate__(self, arg0: _Document) -> None: ...
+    def _repr_html_(self) -> str: ...
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the JSON form to a file, which is replaced as a whole."""
 
     def to_json(self) -> _Document:
         """The JSON form as a dict; from_json reads it back equal."""
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The rows as a data frame of pandas (memsched[sweep]); integers with missing values have type Int64."""
+
+    def to_polars(self) -> polars.DataFrame:
+        """The rows as a data frame of polars (memsched[polars])."""
 
     @property
     def activation(self) -> _Bytes:
@@ -302,6 +315,7 @@ class Graph:
     def __reduce__(self) -> tuple[typing.Any, tuple[type], typing.Any]: ...
     def __repr__(self) -> str: ...
     def __setstate__(self, arg0: _Document) -> None: ...
+    def _repr_html_(self) -> str: ...
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the JSON form to a file, which is replaced as a whole."""
 
@@ -457,6 +471,7 @@ class Schedule:
     def __reduce__(self) -> tuple[typing.Any, tuple[type], typing.Any]: ...
     def __repr__(self) -> str: ...
     def __setstate__(self, arg0: _Document) -> None: ...
+    def _repr_html_(self) -> str: ...
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the JSON form to a file, which is replaced as a whole."""
 

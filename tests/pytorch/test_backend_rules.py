@@ -132,6 +132,7 @@ def test_a_hook_may_change_the_gradient() -> None:
     compared(scenario, WithStatistics)
 
 
+@pytest.mark.filterwarnings("ignore:the last step exceeded the budget")  # by what three backwards leave
 def test_gradients_of_some_parameters_and_of_inputs() -> None:
     def scenario(model: nn.Module, run: Any) -> list[Any]:
         given, parameters = x().requires_grad_(), list(model.parameters())

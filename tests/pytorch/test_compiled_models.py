@@ -193,6 +193,7 @@ class WithStatistics(nn.Module):
         return self.layers(x)
 
 
+@pytest.mark.filterwarnings("ignore:the last step exceeded the budget")  # by what the caller holds
 def test_gradients_that_the_caller_holds_stay_as_they_are() -> None:
     def scenario(model: nn.Module, run: Any) -> list[Any]:
         x = torch.randn(256, 32, requires_grad=True)

@@ -313,7 +313,10 @@ MISTAKES = [  # of `memsched fit`, and what is said
     ("--model os:getcwd --device v100 --autocast fp8", "it must be bf16 or fp16"),
     ("--model os:getcwd --device v100 --time-limit fast", "time_limit is 'fast'"),
     ("--model os:getcwd --device v100 --optimizer adamm", "did you mean 'adam'?"),
-    ("--model os:getcwd --device v100 --optimizer sgd?momentum=0,9", "with a comma for the decimal point; write momentum=0.9"),
+    (
+        "--model os:getcwd --device v100 --optimizer sgd?momentum=0,9",
+        "a decimal comma; write momentum=0.9",
+    ),
     ("--model os:getcwd --device v100 -o a.jpg", "a picture ends in .png"),
 ]
 

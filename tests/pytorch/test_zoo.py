@@ -238,7 +238,7 @@ def test_fake_cuda_needs_a_gpu(module: str) -> None:
             "cannot be called so: got an unexpected keyword argument 'width'; give arguments as in",
         ),
         ("{module}:made?width=3", "gives options to a model that is made already"),
-        ("{module}:plain?width=0,9", r"with a comma for the decimal point; write width=0\.9"),
+        ("{module}:plain?width=0,9", r"with a decimal comma; write width=0\.9"),
         pytest.param("torchvision:resnet1", "near: resnet18,", marks=torchvision),
         pytest.param("torchvision:resnet18?classes=3", "unexpected keyword argument 'classes'", marks=torchvision),
         pytest.param("torchvision:resnet18?classes", "the option 'classes'; write key=value", marks=torchvision),

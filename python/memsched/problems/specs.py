@@ -157,8 +157,8 @@ def parse_options(text: str, what: str) -> dict[str, Any]:
         if not (key and equals and value) or key in options:
             raise InvalidInputError(f"{what} has the option {pair!r}; write key=value once a key, with & between")
         if re.fullmatch(r"-?\d+,\d+", value):
-            point = value.replace(",", ".")
-            raise InvalidInputError(f"{what} has the option {pair!r}, with a comma for the decimal point; write {key}={point}")
+            meant = f"{key}={value.replace(',', '.')}"
+            raise InvalidInputError(f"{what} has the option {pair!r}, with a decimal comma; write {meant}")
         try:
             options[key] = json.loads(value.lower() if value in ("True", "False") else value)
         except json.JSONDecodeError:

@@ -6,10 +6,9 @@ from typing import Any
 
 from memsched._core import Chain
 from memsched.arena.placement import Placement
-from memsched.support.views import Columns
 
 
-def chain_columns(chain: Chain) -> Columns:
+def chain_columns(chain: Chain) -> dict[str, tuple[type, list[Any]]]:
     """A row for each stage, after one for the input, as `Chain.from_frame` reads them."""
 
     def stages(kind: type, values: Any) -> tuple[type, list[Any]]:
@@ -27,7 +26,7 @@ def chain_columns(chain: Chain) -> Columns:
     }
 
 
-def placement_columns(placement: Placement) -> Columns:
+def placement_columns(placement: Placement) -> dict[str, tuple[type, list[Any]]]:
     """A row for each buffer, with its offset."""
     buffers = placement.buffers
     moments = [moment for one in buffers for moment in (one.start, one.end)]

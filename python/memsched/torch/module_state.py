@@ -71,19 +71,25 @@ def backward_aside(
 
     Returns the bytes of the gradients that these would have.
     """
+    leaves = [leaf for leaf in leaves_behind(results) if not own(leaf)]
+    with gradients_aside(leaves):
+        torch.autograd.backward(results, gradients)
+        return sum(leaf.nbytes for leaf in leaves if leaf.grad is not None)
+
+
+def leaves_behind(results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The leaves to which a backward of these results may give gradients."""
     nodes = [one.grad_fn for one in results if one.grad_fn is not None]
     seen, leaves = set(nodes), []
     while nodes:
         node = nodes.pop()
         leaf = getattr(node, "variable", None)
-        if leaf is not None and not own(leaf):
+        if leaf is not None:
             leaves.append(leaf)
         following = {one for one, _ in node.next_functions if one is not None} - seen
         seen |= following
         nodes += following
-    with gradients_aside(leaves):
-        torch.autograd.backward(results, gradients)
-        return sum(leaf.nbytes for leaf in leaves if leaf.grad is not None)
+    return leaves
 
 
 @contextlib.contextmanager

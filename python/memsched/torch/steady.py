@@ -8,7 +8,12 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.nn import functional
 
 from memsched.errors import InvalidInputError
@@ -18,11 +23,11 @@ from memsched.torch.compiled.look import Loss, check_loss, without_data
 from memsched.torch.compiled.private import optimizer_hooks_aside
 from memsched.torch.errors import CaptureError
 from memsched.torch.meter import Meter
-from memsched.torch.module_state import generators_unchanged, gradients_aside, unchanged
+from memsched.torch.module_state import generators_unchanged, gradients_aside, leaves_behind, unchanged
 from memsched.torch.nests import tensors_of
 from memsched.torch.optimizer_state import distinct_bytes
 from memsched.torch.substitutes import Calls, Substituted, kernels_of
-from memsched.torch.weightless import fake_mode_of
+from memsched.torch.weightless import Unwritten, fake_mode_of
 
 
 def steady(
@@ -58,14 +63,15 @@ def steady(
         with mode, torch.enable_grad(), torch.autograd.set_detect_anomaly(False), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with _told(model):
-                return _Counted(*copied.pop(), loss=loss, capability=capability).steps(micro_batches)
+                return _Counted(mode, *copied.pop(), loss=loss, capability=capability).steps(micro_batches)
 
 
 class _Counted:
-    """Steps of a model without data."""
+    """Steps of a model without data. Leaves beside it, such as weights of the loss, have data, and keep it."""
 
     def __init__(
         self,
+        mode: FakeTensorMode,
         model: torch.nn.Module,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
@@ -75,6 +81,8 @@ class _Counted:
         capability: tuple[int, int] | None,
     ) -> None:
         self._model, self._args, self._kwargs, self._loss = model, args, kwargs, loss
+        self._mode = mode
+        self._beside: dict[torch.Tensor, torch.Tensor] = {}  # such leaves, and what stands for them without data
         self._optimizer = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
         self._declared = optimizer if isinstance(optimizer, int) else 0
         self._calls: Calls = {} if capability is None else {**kernels_of(capability), functional.dropout: _dropout}
@@ -85,21 +93,18 @@ class _Counted:
 
     def steps(self, micro_batches: int) -> Steady:
         """Two of them, of which the second counts."""
-        for parameter in self._model.parameters():
-            parameter.grad = None
         for _ in range(2):
+            self._release()
             highest = 0
             for _ in range(min(micro_batches, 2)):
-                with _metered(self._held) as meter, Substituted(self._calls):
+                with _metered(self._held) as meter, Unwritten(self._mode), Substituted(self._calls):
                     self._learn()
                 highest = max(highest, meter.peak)
             gradients, update = distinct_bytes(self._gradients()), self._updated()
-            for parameter in self._model.parameters():
-                parameter.grad = None
         return Steady(
-            parameters=distinct_bytes(self._model.parameters()),
+            parameters=distinct_bytes(self._parameters()),
             buffers=distinct_bytes(self._model.buffers()),
-            inputs=distinct_bytes(tensors_of((self._args, self._kwargs))),
+            inputs=distinct_bytes(self._given()),
             optimizer=distinct_bytes(self._state()) + self._declared,
             gradients=gradients,
             peak_forward_backward=highest + self._declared,
@@ -114,10 +119,25 @@ class _Counted:
         differentiable = [one for one in tensors_of(result) if one.requires_grad]
         if not differentiable:
             raise InvalidInputError("no result of the model needs a gradient; there is no training step to count")
-        if self._loss is not None:
-            differentiable[0].backward()
-        else:
-            torch.autograd.backward(differentiable, [torch.empty_like(one) for one in differentiable])
+        gradients = None if self._loss is not None else [torch.empty_like(one) for one in differentiable]
+        beside = [leaf for leaf in leaves_behind(differentiable) if not isinstance(leaf, FakeTensor)]
+        with gradients_aside(beside):
+            for leaf in beside:
+                self._beside[leaf] = self._mode.from_tensor(leaf)
+                leaf.grad = self._beside[leaf].grad
+            torch.autograd.backward(differentiable, gradients)
+            for leaf in beside:
+                self._beside[leaf].grad = leaf.grad
+
+    def _release(self) -> None:
+        for one in (*self._parameters(), *self._given()):
+            one.grad = None
+
+    def _parameters(self) -> list[torch.Tensor]:
+        return [*self._model.parameters(), *self._beside.values()]
+
+    def _given(self) -> list[torch.Tensor]:
+        return tensors_of((self._args, self._kwargs))
 
     def _updated(self) -> int:
         if self._optimizer is None:
@@ -133,19 +153,20 @@ class _Counted:
         return meter.peak
 
     def _gradients(self) -> list[torch.Tensor]:
-        found = {name: one.grad for name, one in self._model.named_parameters() if one.grad is not None}
-        for name, gradient in found.items():
+        named = [*self._model.named_parameters(), *(("the loss", one) for one in self._beside.values())]
+        named += [("an input", one) for one in self._given() if one.is_leaf]
+        found = [(name, one.grad) for name, one in named if one.grad is not None]
+        for name, gradient in found:
             if gradient.layout is not torch.strided:
                 raise CaptureError(f"the gradient of {name} is sparse: how many bytes it has depends on the inputs")
-        return list(found.values())
+        return [gradient for _, gradient in found]
 
     def _state(self) -> list[torch.Tensor]:
         return [] if self._optimizer is None else tensors_of(dict(self._optimizer.state))
 
     def _held(self) -> list[torch.Tensor]:
         """What is alive between the parts of a step."""
-        model, given = self._model, tensors_of((self._args, self._kwargs))
-        return [*model.parameters(), *model.buffers(), *given, *self._state(), *self._gradients()]
+        return [*self._parameters(), *self._model.buffers(), *self._given(), *self._state(), *self._gradients()]
 
 
 def _dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 _Made = TypeVar("_Made")
@@ -107,3 +109,26 @@ def make_fake(model: Any, fake: Any, device: Any) -> None:
         for name, value in list(vars(module).items()):
             if type(value) is torch.Tensor:
                 setattr(module, name, once(value))
+
+
+class Unwritten(TorchDispatchMode):
+    """What operations would write to tensors with data, they write to tensors without, in place of these.
+
+    A `FakeTensorMode` runs an operation that is given none of its own tensors. Single numbers are written: what counts
+    them may decide.
+    """
+
+    def __init__(self, mode: FakeTensorMode) -> None:
+        super().__init__()
+        self._mode = mode
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func._schema.is_mutable:
+            args, kwargs = pytree.tree_map_only(torch.Tensor, self._without_data, (args, kwargs))
+        return func(*args, **kwargs)
+
+    def _without_data(self, one: torch.Tensor) -> torch.Tensor:
+        return one if isinstance(one, FakeTensor) or one.numel() <= 1 else self._mode.from_tensor(one)

@@ -14,7 +14,7 @@ from memsched.planners.chain.greedy import GREEDY
 from memsched.planners.entry import Planner
 from memsched.planners.sets import SIMULATED, ChainCall, begin_chain, least_of_fluid_model
 from memsched.problems.bounds import graph_bound
-from memsched.problems.fluid import fluid_chain, fluid_solve
+from memsched.problems.fluid import fluid_chain, fluid_solve, prefix_set
 from memsched.problems.problem import ChunkLike, least_memory
 from memsched.result import Result
 from memsched.support import checks, quantities
@@ -63,9 +63,10 @@ def _starts(call: ChainCall, progress: Progress, until: float) -> list[Flags]:
     """
     everything = np.zeros(len(call.stage), np.uint8)
     everything[_core.movable_tensors(call.graph)] = 1
-    all_stages = call.tensors(np.ones(call.chain.n, np.uint8))
+    all_stages, instance = call.tensors(np.ones(call.chain.n, np.uint8)), fluid_chain(call.chain, call.device)
     starts = [
         call.plans.choose(GREEDY, call.device)[0],
+        call.tensors(prefix_set(instance, call.excess)),  # which DYNPROG may take, and not GREEDY of pieces
         call.plans.release_prefix(call.device),
         _fitted_prefix(call),
         all_stages,
@@ -74,7 +75,7 @@ def _starts(call: ChainCall, progress: Progress, until: float) -> list[Flags]:
     if call.device.memory >= least_of_fluid_model(call.chain):
         starts.append(call.plans.choose(DYNPROG, call.device, seconds_left(until), progress)[0])
         exact = fluid_solve(
-            fluid_chain(call.chain, call.device),
+            instance,
             gap=1e-3,
             max_states=FLUID_STATES,
             time_limit=seconds_left(until),

@@ -25,6 +25,7 @@ from memsched.torch.compiled.sizes import NO_LOSS, LossBytes
 from memsched.torch.compiled.spans import Spanned
 from memsched.torch.compiled.unit import Unit, Version
 from memsched.torch.compiled.unplanned import UnplannedWarning
+from memsched.torch.compiled.watch import Watch
 from memsched.torch.optimizer_state import kind_of_state
 
 _MOST_ALONE, _MOST_SOUGHT = 4, 32
@@ -73,6 +74,7 @@ class Group:
         self._first: dict[Any, int] = {}  # under checkpoint, the version of the last first run,
         self._again: dict[Any, int] = {}  # and that of the plan of a step of second runs
         self._identities = Identities()
+        self.watch = Watch(options)
         self._serials = itertools.count()
         _ALIVE.add(self)
 
@@ -116,6 +118,8 @@ class Group:
             call.record(args, unit, self._identities)
         if path not in self._planned:
             self._planned[path] = self._alone(unit, call, call.key)
+        if not self._calls and unit.versions[self._planned[path]].plan is not None:
+            self.watch.begin((path, self._planned[path]), unit.joint.device, args)
         self._more += more
         place = Place(path, self._planned[path], path in self._known)
         if place.known and not more:
@@ -208,6 +212,7 @@ class Group:
         unit.beside[call.key.numbers] = max(beside, unit.beside.get(call.key.numbers, 0))
         more = beside - unit.versions[call.version].room
         if more > 0:
+            self.watch.leave()
             self._forget(call.key)
             said = "a gradient arrives with other strides than PyTorch traced, and is copied: this step exceeds the "
             said += f"budget by up to {format_bytes(int(more))}; the next is planned with the copy"
@@ -232,14 +237,18 @@ class Group:
 
     def _end_step(self) -> None:
         """Plan the step that is over, if several graphs ran in it for the first time."""
-        if len(self._calls) <= 1 and self._place.known:
+        if len(self._calls) <= 1 and self._place.known and not self.watch.counts:
             self._begin_step()
             return
         calls, path, order = self._calls, self._place.path, self._order()
         self._begin_step()
         units = [unit for call in calls if (unit := call.unit()) is not None]
+        alive = len(units) == len(calls)
+        plans = [unit.versions[call.version].plan for unit, call in zip(units, calls, strict=True)] if alive else ()
+        if unseen := self.watch.end(plans):
+            self._learn(unseen)
         spans = self.options.mode == "eager"  # compiled graphs are planned one by one
-        if spans and len(calls) > 1 and len(units) == len(calls) and self._met_order(path, order):
+        if spans and len(calls) > 1 and alive and self._met_order(path, order):
             if not all(call.recorded for call in calls):
                 self._look_again(path)
                 return
@@ -252,6 +261,12 @@ class Group:
                 raise
         if path not in self._known:
             self._know(path)
+
+    def _learn(self, unseen: int) -> None:
+        """The last step took so many bytes beyond its plan, and more than its budget: plan all anew, beside them."""
+        self.options = replace(self.options, reserve=self.watch.reserve + unseen)
+        self._look_up_anew()
+        self._planned, self._spanned, self._known, self._met, self._alone_of = {}, {}, set(), {}, {}
 
     def _met_order(self, path: Path, order: list[int]) -> bool:
         """Note the order of a step's backwards; whether no plan fits in all orders that were met."""
@@ -277,6 +292,7 @@ class Group:
             said = f"the backwards of more than {_MOST_CALLS} graphs are due; no plan spans so many, and they may need "
             said += "more memory than the budget: capture more of the model as one graph"
             warnings.warn(said, UnplannedWarning, stacklevel=2)
+        self.watch.leave()
         self._calls = due[-_MOST_CALLS // 2 :]
         self._place = Place(tuple(call.key for call in self._calls))
         self._returns, self._seen, self._owners, self._more = [], Memory(), {}, 0

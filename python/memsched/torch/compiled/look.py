@@ -35,7 +35,7 @@ from memsched.torch.meter import Meter
 from memsched.torch.module_state import backward_aside, generators_unchanged, gradients_put_back, unchanged
 from memsched.torch.nests import tensors_of, with_tensors
 from memsched.torch.optimizer_state import optimizer_bytes
-from memsched.torch.weightless import fake_mode_of
+from memsched.torch.weightless import Unwritten, fake_mode_of
 
 Loss = Callable[[Any], torch.Tensor]
 _SERIAL = itertools.count()
@@ -107,7 +107,7 @@ def _looked_at(
         try:
             result = torch.compile(step, backend=backend_of(group, prepare), dynamic=False)(*args, **kwargs)
             if loss is not None and not within:
-                needed = _loss_bytes(loss, result)
+                needed = _loss_bytes(loss, result, mode)
             elif loss is not None:
                 check_loss(result)
             _backward(result)
@@ -237,13 +237,13 @@ class _Results(torch.autograd.Function):
         return (None, *(None for _ in gradients))
 
 
-def _loss_bytes(loss: Loss, result: Any) -> LossBytes:
+def _loss_bytes(loss: Loss, result: Any, mode: FakeTensorMode) -> LossBytes:
     """What a loss needs beside the results; the gradients that it hands back are part of it."""
     differentiable = [one for one in tensors_of(result) if one.requires_grad]
     handed = _Results.apply(torch.zeros(0, requires_grad=True), *(one.detach() for one in differentiable))
     in_place_of = dict(zip(map(id, differentiable), handed, strict=True))
     results = with_tensors(result, lambda one: in_place_of.get(id(one), one))
-    with Meter() as meter:
+    with Meter() as meter, Unwritten(mode):
         try:
             value = loss(results)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:

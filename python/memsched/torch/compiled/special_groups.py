@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -18,6 +18,8 @@ from memsched.torch.compiled.plan import CompiledPlan, key_of_step
 from memsched.torch.compiled.sizes import LossBytes
 from memsched.torch.compiled.unit import Unit
 from memsched.torch.errors import CaptureError
+
+Form = tuple[list[tuple[str, int]], list[tuple[Any, ...]]]
 
 
 class Unplanned(Group):
@@ -72,18 +74,23 @@ class Expecting(Group):
         if k < visits > 1 and not key.gradients and self._place.path in self._followed:
             (visit,), expected = self._visits([unit], [call]), self._expected
             within = held_in_step([*self._calls, call], [visit], self.options).total <= expected.resident.total
-            if within and _tensors_of(visit) == _tensors_in(self._expected.result.graph, prefix(k, visits)):
+            if within and _form_of(visit) == _form_in(self._expected.result.graph, prefix(k, visits)):
                 self._followed.add((*self._place.path, key))
                 return unit.add(self._expected, k, visits, visit.sizes, visit.beside)
         return super()._alone(unit, call, key)
 
 
-def _tensors_of(visit: Visit) -> list[tuple[str, int]]:
+def _form_of(visit: Visit) -> Form:
     untimed = [0.0] * len(visit.joint.operations)
-    return _tensors_in(step_graph([visit], [0], [untimed], resident=0), "")
+    return _form_in(step_graph([visit], [0], [untimed], resident=0), "")
 
 
-def _tensors_in(graph: Graph, own: str) -> list[tuple[str, int]]:
-    """Name and bytes of the tensors of one visit, whose names begin with `own`."""
-    named = ((str(one["name"]), int(one["size"])) for one in graph.tensors)
-    return [(name[len(own) :], size) for name, size in named if name.startswith(own)]
+def _form_in(graph: Graph, own: str) -> Form:
+    """Of one visit, whose names begin with `own`: its tensors with their bytes, and what its operations do to them."""
+
+    def named(names: Iterable[object]) -> list[str]:
+        return [str(name)[len(own) :] for name in names if str(name).startswith(own)]
+
+    tensors = [(name[0], int(one["size"])) for one in graph.tensors if (name := named([one["name"]]))]
+    ops = [(*name, named(one["reads"]), named(one["writes"])) for one in graph.ops if (name := named([one["name"]]))]
+    return tensors, ops

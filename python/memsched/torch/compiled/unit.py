@@ -141,7 +141,7 @@ class Unit:
         """Run the forward of the plan that the group chooses, which is told when its backward can run no more."""
         due = self._group.enter(self, args)
         changed = {k: args[place] for k, place in self.joint.new_values.items()} if saving_is_hooked() else {}
-        with _counting(), torch._C.DisableTorchFunction():  # what modes do was traced
+        with _counting(), self._group.watch.within(), torch._C.DisableTorchFunction():  # what modes do was traced
             found = self.versions[due.call.version].forward(args)
             for k, one in changed.items():
                 one.copy_(found[k])  # AOTAutograd does so later: checkpoint ends its second run before
@@ -187,10 +187,12 @@ class Unit:
         self._group.returned(serial, beside)
         for meter in _METERS[-1:]:
             meter.count((one for one in arriving if isinstance(one, torch.Tensor)), beside)
+        watch = self._group.watch
+        watch.arriving(arriving, beside)
         del arriving
         now = torch.get_default_dtype()
         try:
-            with _counting(), torch._C.DisableTorchFunction():
+            with _counting(), watch.within(), torch._C.DisableTorchFunction():
                 if now is self._type:
                     return self.versions[number].backward(args)
                 torch.set_default_dtype(self._type)  # what the forward was traced with holds for what runs again, too

@@ -1,0 +1,81 @@
+"""The first step under each plan is counted, operation by operation: what it takes beyond its budget is told."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+
+from memsched.support.units import format_bytes, parse_bytes
+from memsched.torch.compiled.options import Options
+from memsched.torch.compiled.plan import CompiledPlan
+from memsched.torch.compiled.private import is_batched, saving_is_hooked
+from memsched.torch.compiled.unplanned import UnplannedWarning
+from memsched.torch.meter import Meter
+
+_MOST = 3  # steps of a kind that are counted, until one followed a single plan
+
+
+class Watch:
+    """Counts steps, each kind of them once.
+
+    Compiled graphs allocate where no meter sees it. Where hooks keep what is saved, and under vmap, nothing is counted.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._eager = options.mode == "eager"
+        self.reserve = parse_bytes(options.reserve, "reserve")
+        self._begun: Counter[Hashable] = Counter()  # how often a kind of step was counted
+        self._meter: Meter | None = None
+        self._kind: Hashable = None
+
+    def begin(self, kind: Hashable, device: torch.device, args: Sequence[Any]) -> None:
+        """A step of some kind begins."""
+        if not self._eager or self._begun[kind] == _MOST or saving_is_hooked() or any(map(is_batched, args)):
+            return
+        self._begun[kind] += 1
+        self._kind, self._meter = kind, Meter(device.type)
+
+    @property
+    def counts(self) -> bool:
+        """Whether the present step is counted."""
+        return self._meter is not None
+
+    def within(self) -> contextlib.AbstractContextManager[object]:
+        """What runs within is a part of the step."""
+        return self._meter or contextlib.nullcontext()
+
+    def arriving(self, gradients: Sequence[Any], beside: int) -> None:
+        """Gradients arrive; so many bytes were there beside them when they were made."""
+        if any(map(is_batched, gradients)):
+            self._meter = None
+        if self._meter is not None:
+            self._meter.count((one for one in gradients if isinstance(one, torch.Tensor)), beside)
+
+    def leave(self) -> None:
+        """What this step takes beyond its plan is told already."""
+        self._meter = None
+
+    def end(self, plans: Sequence[CompiledPlan | None]) -> int:
+        """Of a step whose calls followed these plans, and that took more than its budget: the bytes beyond its plan.
+
+        0 for other steps. What several plans take together is not known before.
+        """
+        meter, self._meter = self._meter, None
+        plan = plans[0] if plans else None
+        if meter is None or plan is None or any(one is not plan for one in plans) or len(plans) != plan.visits:
+            return 0
+        self._begun[self._kind] = _MOST
+        known = plan.resident.reserve - self.reserve  # of such bytes
+        taken = plan.process_bytes(meter.peak) - known
+        if taken <= plan.result.schedule.budget:
+            return 0
+        unseen = taken + known - plan.peak_memory
+        said = f"the last step exceeded the budget: it took {format_bytes(unseen)} more than planned, as an operation "
+        said += "allocates more than PyTorch tells of it, or the caller holds more; the next is planned beside that"
+        warnings.warn(said, UnplannedWarning, stacklevel=2)
+        return unseen
