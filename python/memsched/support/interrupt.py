@@ -71,17 +71,18 @@ class Interrupts:
 def not_lost() -> Iterator[None]:
     """Ctrl-C within ends it, also where code of others drops the exception, or makes another error of it."""
     before, raised = signal.getsignal(signal.SIGINT), list[BaseException]()
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    handler = before
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         try:
-            before(number, frame)  # type: ignore[operator] # it is checked below
+            handler(number, frame)
         except BaseException as error:
             raised.append(error)
             raise
 
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield
-        return
     signal.signal(signal.SIGINT, on_signal)
     try:
         yield

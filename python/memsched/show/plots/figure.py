@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from memsched.errors import InvalidInputError, MemschedError, visible
 from memsched.show.plots.palette import ink
 from memsched.support.files import path_of, write_bytes
-from memsched.support.interrupt import optional
+from memsched.support.interrupt import not_lost, optional
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -161,9 +161,13 @@ def as_written(figure: Figure) -> None:
 
 def save(figure: Figure, path: str | os.PathLike[str] | None) -> None:
     """Write a finished figure in the format given by the suffix; the output is reproducible byte for byte."""
-    as_written(figure)
-    if path is None:
-        return
+    with not_lost():
+        as_written(figure)
+        if path is not None:
+            _write(figure, path)
+
+
+def _write(figure: Figure, path: str | os.PathLike[str]) -> None:
     kind = check_suffix(path)
     import matplotlib
 
