@@ -39,10 +39,26 @@ Steady::Steady(const Graph& graph, const StepList& list, const Device& device, B
             std::ranges::for_each(*times, [&](Seconds& time) { time -= period_; });
         }
         if (!choose(before, times_, steady_rounding * all)) {
+            count_from_first_start();
             return;
         }
     }
     throw std::logic_error("the steady state of the plan was not found; please report this with the plan");
+}
+
+// All else follows from the starts that are shown, so that whoever plays them again finds the same instants equal.
+void Steady::count_from_first_start() {
+    const Seconds first = *std::ranges::min_element(times_.start);
+    Seconds last = 0;
+    for (std::size_t k = 0; k < steps_.size(); ++k) {
+        times_.start[k] -= first;
+        last = std::max(last, times_.start[k] + steps_[k].time);
+    }
+    Seconds through = last - period_;
+    for (std::size_t k = 0; k < steps_.size(); ++k) {
+        through = std::max(through, times_.start[k] + steps_[k].time);
+        times_.through[k] = through;
+    }
 }
 
 Seconds Steady::time_of(const Awaited& awaited, const Times& before, const Times& now) const {
@@ -176,9 +192,8 @@ void Steady::write(TimelineWriter& writer) const {
     if (!std::isfinite(period_)) {
         return;
     }
-    const Seconds first = *std::ranges::min_element(times_.start);
     for (std::size_t k = 0; k < steps_.size(); ++k) {
-        writer.timeline.start[k] = times_.start[k] - first;
+        writer.timeline.start[k] = times_.start[k];
         writer.timeline.end[k] = writer.timeline.start[k] + steps_[k].time;
     }
     Curve curve = memory();

@@ -40,6 +40,7 @@ class Steady {
     std::vector<Awaited> first_returns(std::size_t step, const Times& before, const Times& now) const;
     bool choose(const Times& before, const Times& now, Seconds least_gain); // whether some come earlier than chosen
     void solve(Seconds least_gain);
+    void count_from_first_start();
     Curve memory() const;
 
     std::vector<RepeatedStep> steps_;
