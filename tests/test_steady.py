@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import signal
+import threading
+import time
 from fractions import Fraction
 from math import isclose
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import memsched as ms
+from memsched.cli.app import command_line
 from memsched.testing import random_repeated, repeated_schedules
 from oracles.steady import IllegalError, least_period, period
 from plans import device, graph, op, plan, tensor
@@ -187,6 +195,8 @@ def check(case: Case) -> None:
     timeline, report = ms.simulate(*case), ms.validate(*case)
     assert report.makespan == timeline.makespan
     assert report.peak_memory == timeline.peak_memory <= schedule.budget
+    whole = {"planner": "by hand", "problem": problem, "schedule": schedule, "device": machine, "runtime": 0.0}
+    ms.validate(ms.Result(**whole, timeline=timeline, lower_bound=0.0))  # the memory over time, too
     assert report.lower_bound == pytest.approx(min(ms.bounds(problem, device=machine).best, timeline.makespan))
     found, endless = period(*documents)
     assert found is not None  # these few steps recur soon
@@ -299,3 +309,60 @@ def test_equal_streams_have_no_short_way_to_the_period() -> None:
 def simulate_only(text: str, border: Json, machine: Json) -> ms.Timeline:
     schedule = ms.Schedule.from_json(plan(steps_of(text), 20, border=border))
     return ms.simulate(ms.Graph.from_json(step_graph()), schedule, ms.Device.from_json(machine))
+
+
+def test_a_time_of_rounding_does_not_change_the_peak() -> None:
+    """Seed 707784: by rounding, a gradient was freed later than the run began that waits for it, and both counted."""
+    check(random_repeated(707784))
+
+
+def test_pictures_and_reports_refuse_what_is_repeated(tmp_path: Path) -> None:
+    """They would end the memory with the last step, which ends after the period; the command line tells the numbers."""
+    problem, schedule, machine = random_repeated(7)
+    made = {"planner": "by hand", "problem": problem, "schedule": schedule, "device": machine, "runtime": 0.0}
+    result = ms.Result(**made, timeline=ms.simulate(problem, schedule, machine), lower_bound=0.0)
+    for show in (ms.plot, ms.trace, lambda one: ms.write_report(one, tmp_path / "a.html")):
+        with pytest.raises(ms.InvalidInputError, match="'step' has persistent tensors, such as 'p0', so its plan is"):
+            show(result)
+    with pytest.raises(ms.MemschedError, match="persistent tensors has no addresses yet"):
+        ms.plot_addresses(result)
+    assert "<table" in result._repr_html_()
+    assert "<img" not in result._repr_html_()
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(result.to_json()))
+    for command in (["simulate"], ["validate"]):
+        said = CliRunner().invoke(command_line, [*command, str(path), "--json"])
+        assert said.exit_code == 0, said.output
+        assert json.loads(said.output)["makespan"] == result.makespan
+    for command, name in (("report", "r.html"), ("plot", "p.png"), ("trace", "t.json")):
+        said = CliRunner().invoke(command_line, [command, str(path), "-o", str(tmp_path / name)])
+        assert said.exit_code != 0
+        assert "so its plan is repeated without end" in " ".join(said.output.split())
+        assert not (tmp_path / name).exists()
+
+
+def test_ctrl_c_ends_a_long_search_for_the_period() -> None:
+    """Thousands of states travel, and each prefetch may wait for all that leave: seconds of work."""
+    count = 3000
+    names = [f"s{k}" for k in range(count)]
+    ops = [op(f"U{k}", [name], [], 1 + k % 7 / 8, once=True, updates=[name]) for k, name in enumerate(names)]
+    problem = ms.Graph.from_json(graph([tensor(name, 5 + k % 11, "persistent") for k, name in enumerate(names)], ops))
+    steps: list[Json] = []
+    for k, name in enumerate(names):
+        steps += [{"prefetch": name}, {"run": f"U{k}"}, {"offload": name}, {"free": name}]
+    schedule = ms.Schedule(steps, budget=40, border=dict.fromkeys(names, "host"))
+    machine = ms.Device(40, d2h=8.0, h2d=8.0)
+    pressed: list[float] = []
+
+    def press() -> None:
+        pressed.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Timer(0.3, press)
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            ms.simulate(problem, schedule, machine)
+        assert time.monotonic() - pressed[0] < 1
+    finally:
+        timer.cancel()

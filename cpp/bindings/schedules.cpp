@@ -354,18 +354,28 @@ idle, recompute_time : float
     bind_value(timeline);
 
     module.def(
-        "simulate_graph", [](const Graph& g, const Schedule& s, const Device& d) { return simulate(g, s, d); },
-        "graph"_a, "schedule"_a, "device"_a, py::call_guard<py::gil_scoped_release>());
+        "simulate_graph",
+        [](const Graph& g, const Schedule& s, const Device& d) {
+            const PythonProgress ticker;
+            return simulate(g, s, d, ticker.progress());
+        },
+        "graph"_a, "schedule"_a, "device"_a);
     module.def(
         "steady_state",
         [](const Graph& g, const Schedule& s, const Device& d) {
-            Timeline timeline = simulate(g, s, d);
+            const PythonProgress ticker;
+            Timeline timeline = simulate(g, s, d, ticker.progress());
             return std::pair(timeline.makespan, std::move(timeline.start));
         },
-        "graph"_a, "schedule"_a, "device"_a, py::call_guard<py::gil_scoped_release>(),
+        "graph"_a, "schedule"_a, "device"_a,
         "Period and starts of a schedule that is repeated, for the validator to check.");
-    module.def("simulate_rounds", &simulate_rounds, "graphs"_a, "batch"_a, "schedule"_a, "device"_a,
-               py::call_guard<py::gil_scoped_release>(), "graphs: of each batch among the rounds.");
+    module.def(
+        "simulate_rounds",
+        [](const std::map<std::int64_t, const Graph*>& graphs, std::int64_t batch, const Schedule& s, const Device& d) {
+            const PythonProgress ticker;
+            return simulate_rounds(graphs, batch, s, d, ticker.progress());
+        },
+        "graphs"_a, "batch"_a, "schedule"_a, "device"_a, "graphs: of each batch among the rounds.");
 }
 
 } // namespace memsched::bindings

@@ -50,7 +50,9 @@ TEST_CASE("the largest cycle ratio is that of all simple cycles, and the paths f
             ring += into[at(node)][0].weight;
             best = std::max(best, largest_from(into, node, node, on_path, 0, 0));
         }
-        const CycleRatio found = largest_ratio(into, 0, ring, 1e-12);
+        const Progress progress;
+        Pace pace(progress);
+        const CycleRatio found = largest_ratio(into, 0, ring, 1e-12, pace);
         REQUIRE(found.ratio == doctest::Approx(best));
         for (std::int32_t node = 0; node < n; ++node) { // each node is reached by an arc that is tight
             double longest = -never;

@@ -67,11 +67,12 @@ class LongestPaths {
 } // namespace
 
 CycleRatio largest_ratio(const std::vector<std::vector<Arc>>& into, std::int32_t node, Seconds ratio,
-                         Seconds least_gain) {
+                         Seconds least_gain, Pace& pace) {
     for (;;) {
         LongestPaths paths(into, node, ratio, least_gain);
         std::int32_t found = -1;
         for (std::size_t sweeps = 0; sweeps <= into.size() && found < 0 && paths.sweep(); ++sweeps) {
+            pace.spend(static_cast<std::int64_t>(into.size()));
             found = paths.node_of_cycle();
         }
         const Seconds better = found < 0 ? ratio : paths.ratio_of_cycle(found);

@@ -11,7 +11,7 @@ namespace {
 // before a step, rule E9 knows.
 class RepetitionScan {
   public:
-    RepetitionScan(const Graph& graph, const StepList& list, const Device& device, Bytes capacity)
+    RepetitionScan(const Graph& graph, const StepList& list, const Device& device, Bytes capacity, Pace& pace)
         : graph_(graph), list_(list), device_(device), capacity_(capacity), live_(bytes_at_border(graph, list)),
           tensors_(graph.tensors().size()), steps_(list.steps.size()) {
         for (const auto& [tensor, copies] : list.border) {
@@ -31,6 +31,7 @@ class RepetitionScan {
                 }
             }
             step.verb == Verb::run ? scan_run(step) : step.verb == Verb::free ? scan_free(step) : scan_transfer(step);
+            pace.spend(Pace::named + static_cast<std::int64_t>(current_.returns.size()));
             steps_[at(now_ % n)] = std::move(current_);
         }
     }
@@ -192,9 +193,9 @@ Bytes bytes_at_border(const Graph& graph, const StepList& list) {
     return bytes;
 }
 
-std::vector<RepeatedStep> repeated_steps(const Graph& graph, const StepList& list, const Device& device,
-                                         Bytes capacity) {
-    return RepetitionScan(graph, list, device, capacity).take();
+std::vector<RepeatedStep> repeated_steps(const Graph& graph, const StepList& list, const Device& device, Bytes capacity,
+                                         Pace& pace) {
+    return RepetitionScan(graph, list, device, capacity, pace).take();
 }
 
 } // namespace memsched

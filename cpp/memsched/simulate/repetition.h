@@ -3,6 +3,7 @@
 
 #include "memsched/model/device.h"
 #include "memsched/model/schedule.h"
+#include "memsched/support/progress.h"
 
 #include <vector>
 
@@ -24,8 +25,8 @@ struct RepeatedStep {
 };
 
 // list: legal on that graph and device. capacity: bytes, without resident. Addresses are not looked at.
-std::vector<RepeatedStep> repeated_steps(const Graph& graph, const StepList& list, const Device& device,
-                                         Bytes capacity);
+std::vector<RepeatedStep> repeated_steps(const Graph& graph, const StepList& list, const Device& device, Bytes capacity,
+                                         Pace& pace);
 
 // Bytes that are on the device when the list begins, without resident.
 Bytes bytes_at_border(const Graph& graph, const StepList& list);

@@ -15,9 +15,9 @@ void check_repeated(const Graph& graph, const Schedule& schedule) {
     }
 }
 
-Timeline simulate(const Graph& graph, const Schedule& schedule, const Device& device) {
+Timeline simulate(const Graph& graph, const Schedule& schedule, const Device& device, const Progress& progress) {
     check_repeated(graph, schedule);
-    Timeline timeline = simulate(graph, resolve(graph, schedule), device, schedule.budget);
+    Timeline timeline = simulate(graph, resolve(graph, schedule), device, schedule.budget, progress);
     const auto times = static_cast<double>(schedule.rounds[0].times);
     timeline.makespan *= times;
     timeline.idle *= times;
@@ -33,7 +33,7 @@ Timeline simulate(const Graph& graph, const Schedule& schedule, const Device& de
 }
 
 Timeline simulate_rounds(const std::map<std::int64_t, const Graph*>& graphs, std::int64_t full,
-                         const Schedule& schedule, const Device& device) {
+                         const Schedule& schedule, const Device& device, const Progress& progress) {
     if (!graphs.empty()) {
         check_repeated(*graphs.begin()->second, schedule);
     }
@@ -54,7 +54,7 @@ Timeline simulate_rounds(const std::map<std::int64_t, const Graph*>& graphs, std
     for (const auto& [batch, times] : often) {
         Schedule alone = schedule;
         alone.rounds = {{batch, times}};
-        Timeline one = simulate(*graphs.at(batch), alone, device);
+        Timeline one = simulate(*graphs.at(batch), alone, device, progress);
         one.makespan += sum.makespan;
         one.idle += sum.idle;
         one.recompute_time += sum.recompute_time;

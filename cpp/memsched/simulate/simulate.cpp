@@ -324,14 +324,14 @@ Seconds Simulator::makespan(const StepList& list) {
     return play(list, silent) ? std::accumulate(ends_.begin(), ends_.end(), Seconds{0}, later) : illegal;
 }
 
-template <class Writer> void Simulator::write(const StepList& list, Writer& writer) {
+template <class Writer> void Simulator::write(const StepList& list, Writer& writer, const Progress& progress) {
     explain_ = true;
     if (!play(list, writer)) {
         const std::string where = current_ < 0 ? "" : "step " + std::to_string(current_) + ": ";
         throw ScheduleError(where + fault_, current_);
     }
     if (graph_.persistent()) {
-        Steady(graph_, list, device_, capacity_).write(writer);
+        Steady(graph_, list, device_, capacity_, progress).write(writer);
     } else {
         writer.finish(graph_.resident() + at_start_);
     }
@@ -344,21 +344,22 @@ Totals Simulator::totals(const StepList& list) {
     sums_.totals = {};
     sums_.events.clear();
     sums_.busy = 0;
-    write(list, sums_);
+    write(list, sums_, {});
     return sums_.totals;
 }
 
-Timeline Simulator::timeline(const StepList& list) {
+Timeline Simulator::timeline(const StepList& list, const Progress& progress) {
     TimelineWriter writer(list.steps.size());
-    write(list, writer);
+    write(list, writer, progress);
     if (!graph_.persistent()) {
         writer.timeline.blocks = residency(graph_, list);
     }
     return std::move(writer.timeline);
 }
 
-Timeline simulate(const Graph& graph, const StepList& list, const Device& device, Bytes budget) {
-    return Simulator(graph, device, budget).timeline(list);
+Timeline simulate(const Graph& graph, const StepList& list, const Device& device, Bytes budget,
+                  const Progress& progress) {
+    return Simulator(graph, device, budget).timeline(list, progress);
 }
 
 } // namespace memsched

@@ -11,6 +11,7 @@
 #include "memsched/simulate/address_ranges.h"
 #include "memsched/simulate/awaited_bytes.h"
 #include "memsched/simulate/timeline.h"
+#include "memsched/support/progress.h"
 
 #include <limits>
 #include <map>
@@ -39,14 +40,14 @@ class Simulator {
     const std::vector<Seconds>& ends() const { return ends_; }
 
     // The full timeline. Throws ScheduleError, naming the step, if the list cannot run.
-    Timeline timeline(const StepList& list);
+    Timeline timeline(const StepList& list, const Progress& progress = {});
 
     // Its sums alone. Throws as timeline() does.
     Totals totals(const StepList& list);
 
   private:
     template <class Observer> bool play(const StepList& list, Observer& observer);
-    template <class Writer> void write(const StepList& list, Writer& writer); // or throws
+    template <class Writer> void write(const StepList& list, Writer& writer, const Progress& progress); // or throws
     template <class Observer> bool play_run(const Step& step, Observer& observer);
     template <class Observer> bool play_transfer(const Step& step, Observer& observer);
     template <class Observer> bool play_free(const Step& step, Observer& observer);
@@ -105,8 +106,9 @@ class Simulator {
 };
 
 // Throws ScheduleError when the plan cannot run on the device.
-Timeline simulate(const Graph& graph, const StepList& list, const Device& device, Bytes budget);
-Timeline simulate(const Graph& graph, const Schedule& schedule, const Device& device);
+Timeline simulate(const Graph& graph, const StepList& list, const Device& device, Bytes budget,
+                  const Progress& progress = {});
+Timeline simulate(const Graph& graph, const Schedule& schedule, const Device& device, const Progress& progress = {});
 
 // Refuses several rounds on a graph with persistent tensors.
 void check_repeated(const Graph& graph, const Schedule& schedule);
@@ -115,6 +117,6 @@ void check_repeated(const Graph& graph, const Schedule& schedule);
 // rounds, the peak is the largest. Steps and the memory over time are those of the first round, and blocks are left
 // out. Also throws ScheduleError if the rounds do not add up to the full batch.
 Timeline simulate_rounds(const std::map<std::int64_t, const Graph*>& graphs, std::int64_t full,
-                         const Schedule& schedule, const Device& device);
+                         const Schedule& schedule, const Device& device, const Progress& progress = {});
 
 } // namespace memsched

@@ -10,12 +10,24 @@ namespace memsched {
 namespace {
 
 constexpr double steady_rounding = 1e-14; // of sums, relative to the times of one repetition
+constexpr double same_instant = 1e-9;     // relative to the times of one repetition
 constexpr int most_looks = 10000;         // far more than any plan has needed
+
+// Gives all events that are no more than so many seconds apart from the first of them its time, and sorts them.
+void join_instants(std::vector<MemoryEvent>& events, Seconds apart) {
+    std::sort(events.begin(), events.end());
+    Seconds instant = -never;
+    for (MemoryEvent& event : events) {
+        instant = event.time > instant + apart ? event.time : instant;
+        event.time = instant;
+    }
+    std::sort(events.begin(), events.end());
+}
 
 } // namespace
 
-Steady::Steady(const Graph& graph, const StepList& list, const Device& device, Bytes capacity)
-    : steps_(repeated_steps(graph, list, device, capacity)), chosen_(steps_.size()),
+Steady::Steady(const Graph& graph, const StepList& list, const Device& device, Bytes capacity, const Progress& progress)
+    : pace_(progress), steps_(repeated_steps(graph, list, device, capacity, pace_)), chosen_(steps_.size()),
       at_border_(graph.resident() + bytes_at_border(graph, list)) {
     Seconds all = 0;
     for (std::size_t k = steps_.size(); k-- > 0;) {
@@ -68,6 +80,7 @@ Seconds Steady::time_of(const Awaited& awaited, const Times& before, const Times
 
 std::vector<Awaited> Steady::first_returns(std::size_t step, const Times& before, const Times& now) const {
     std::vector<Awaited> returns = steps_[step].returns;
+    pace_.spend(Pace::named + 4 * static_cast<std::int64_t>(returns.size()));
     std::ranges::stable_sort(returns, {}, [&](const Awaited& one) { return time_of(one, before, now); });
     Bytes lacking = -steps_[step].may_lack;
     for (const Awaited& one : returns) {
@@ -119,6 +132,7 @@ bool Steady::choose(const Times& before, const Times& now, Seconds least_gain) {
 // Node 2k is the start of step k, node 2k+1 its `through`.
 void Steady::solve(Seconds least_gain) {
     const std::size_t n = steps_.size();
+    pace_.spend(static_cast<std::int64_t>(n) * Pace::named);
     std::vector<std::vector<Arc>> into(2 * n);
     for (std::size_t k = 0; k < n; ++k) {
         const auto node = static_cast<std::int32_t>(2 * k), through = node + 1;
@@ -131,7 +145,7 @@ void Steady::solve(Seconds least_gain) {
         into[2 * k + 1] = {{node, steps_[k].time, 0},
                            k == 0 ? Arc{static_cast<std::int32_t>(2 * n) - 1, 0, 1} : Arc{through - 2, 0, 0}};
     }
-    const CycleRatio found = largest_ratio(into, static_cast<std::int32_t>(2 * run_), busy_, least_gain);
+    const CycleRatio found = largest_ratio(into, static_cast<std::int32_t>(2 * run_), busy_, least_gain, pace_);
     period_ = found.ratio;
     times_ = {std::vector<Seconds>(n), std::vector<Seconds>(n)};
     for (std::size_t k = 0; k < n; ++k) {
@@ -140,35 +154,33 @@ void Steady::solve(Seconds least_gain) {
     }
 }
 
-// Three repetitions, each from the one before, so that instants that are equal remain so. While the middle one runs,
-// no step of a fourth does (E9).
+// Three repetitions, each from the one before, which is found anew, as the times at hand are rounded one by one. While
+// the middle one runs, no step of a fourth does (E9).
 Steady::Curve Steady::memory() const {
     const auto n = static_cast<StepId>(steps_.size());
     std::vector<MemoryEvent> events;
-    Times times = times_;
-    Seconds from = 0;
+    Times times = next(times_);
     for (StepId repetition = 0; repetition < 3; ++repetition) {
-        if (repetition > 0) {
-            times = next(times);
-        }
-        if (repetition == 1) {
-            from = *std::ranges::min_element(times.start);
-        }
         for (StepId k = 0; k < n; ++k) {
             const RepeatedStep& step = steps_[at(k)];
             const StepId number = repetition * n + k;
             events.push_back({times.start[at(k)], number, 0, step.takes});
             events.push_back({times.start[at(k)] + step.time, number, 1, -step.gives});
         }
+        times = next(times);
     }
-    std::sort(events.begin(), events.end());
+    join_instants(events, same_instant * std::max(times_.through.back(), period_));
+    const auto first = [&](StepId repetition) {
+        return std::ranges::find(events, repetition, [&](const MemoryEvent& event) { return event.step / n; })->time;
+    };
+    const Seconds from = first(1), until = first(2);
     Curve curve{0, {0}, {0}};
     Bytes held = at_border_;
     for (const MemoryEvent& event : events) {
         held += event.change;
         if (event.time <= from) {
             curve.bytes[0] = held;
-        } else if (event.time < from + period_ && event.change != 0) {
+        } else if (event.time < until && event.change != 0) {
             curve.times.push_back(event.time - from);
             curve.bytes.push_back(held);
         }

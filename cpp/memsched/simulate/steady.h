@@ -7,6 +7,7 @@
 
 #include "memsched/simulate/repetition.h"
 #include "memsched/simulate/timeline.h"
+#include "memsched/support/progress.h"
 
 #include <vector>
 
@@ -15,7 +16,8 @@ namespace memsched {
 class Steady {
   public:
     // list: legal. capacity: bytes, without resident. Infinite times have an infinite period.
-    Steady(const Graph& graph, const StepList& list, const Device& device, Bytes capacity);
+    Steady(const Graph& graph, const StepList& list, const Device& device, Bytes capacity,
+           const Progress& progress = {});
 
     Seconds period() const { return period_; }
 
@@ -43,6 +45,7 @@ class Steady {
     void count_from_first_start();
     Curve memory() const;
 
+    mutable Pace pace_;
     std::vector<RepeatedStep> steps_;
     std::vector<std::vector<Awaited>> chosen_; // by step: returns that suffice
     std::size_t run_ = 0;                      // the first run

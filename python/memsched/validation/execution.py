@@ -172,12 +172,22 @@ def execute(replay: Replay, given: Sequence[float] = (), floor: float = 0.0) -> 
     return play.start, play.end
 
 
+def _joined(moments: Sequence[float], slack: float) -> dict[float, float]:
+    """For each moment, the first of those that are at most `slack` before it, and count as the same."""
+    joined, first = dict[float, float](), -math.inf
+    for moment in sorted(moments):
+        first = moment if moment - first > slack else first
+        joined[moment] = first
+    return joined
+
+
 def check_intervals(
-    replay: Replay, start: Sequence[float], end: Sequence[float], given: int = 0
+    replay: Replay, start: Sequence[float], end: Sequence[float], given: int = 0, slack: float = 0.0
 ) -> list[tuple[float, int, int]]:
     """Check the intervals only, but for the first `given` steps; return (time, bytes, step) after each event.
 
-    The bytes are those held from then on, without resident.
+    The bytes are those held from then on, without resident. In moments that are at most `slack` apart, the order of
+    the list decides: a step that waits for bytes is listed after those that release them.
     """
 
     def hold(truth: bool, index: int, text: str) -> None:
@@ -202,9 +212,10 @@ def check_intervals(
             hold(dies is None or end[k] <= end[dies], k, f"tensor {name!r} goes before its end")
     events = [(0.0 if b.born < 0 else start[b.born], b.born, 0, n) for n, b in enumerate(replay.buffers)]
     events += [(end[b.dies], b.dies, 1, n) for n, b in enumerate(replay.buffers) if b.dies is not None]
+    joined = _joined([moment for moment, *_ in events], slack)
     held, curve = 0, [(0.0, 0, -1)]
     arena = Arena()
-    for moment, k, leaves, number in sorted(events):
+    for moment, k, leaves, number in sorted((joined[moment], *more) for moment, *more in events):
         buffer = replay.buffers[number]
         if leaves:
             held -= buffer.bytes
