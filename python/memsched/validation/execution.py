@@ -212,10 +212,11 @@ def check_intervals(
             hold(dies is None or end[k] <= end[dies], k, f"tensor {name!r} goes before its end")
     events = [(0.0 if b.born < 0 else start[b.born], b.born, 0, n) for n, b in enumerate(replay.buffers)]
     events += [(end[b.dies], b.dies, 1, n) for n, b in enumerate(replay.buffers) if b.dies is not None]
-    joined = _joined([moment for moment, *_ in events], slack)
+    joined = _joined([moment for moment, _, _, _ in events], slack)
+    events = [(joined[moment], k, leaves, number) for moment, k, leaves, number in events]
     held, curve = 0, [(0.0, 0, -1)]
     arena = Arena()
-    for moment, k, leaves, number in sorted((joined[moment], *more) for moment, *more in events):
+    for moment, k, leaves, number in sorted(events):
         buffer = replay.buffers[number]
         if leaves:
             held -= buffer.bytes

@@ -287,8 +287,7 @@ class Replay:
         if name not in self.on_device:
             self.fail(f"it needs {name!r}, which is not on the device; prefetch it or run its op before.")
         buffer = self.on_device[name]
-        if buffer.written != AT_TIME_0:
-            self.steps[index].waits.append(buffer.written)
+        self.steps[index].waits += {buffer.born, buffer.written} - {AT_TIME_0}  # given times may be rounded apart
         buffer.touched.append(index)
 
     def allocate(self, index: int, births: list[Buffer], at: Any) -> None:
