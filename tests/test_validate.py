@@ -307,7 +307,7 @@ def test_bad_heads(head: Json) -> None:
 def test_sweep_refuses_wrong_intervals(step: int, begin: float, finish: float) -> None:
     replay = Replay(CHAIN, plan(SWAP, 100), device())
     start, end = execute(replay)
-    assert max(held for _, held in check_intervals(replay, start, end)) == 11
+    assert max(held for _, held, _ in check_intervals(replay, start, end)) == 11
     start[step], end[step] = begin, finish
     with pytest.raises(ScheduleError) as caught:
         check_intervals(replay, start, end)

@@ -2,6 +2,7 @@
 #include "memsched/bounds/cut_bound.h"
 #include "memsched/bounds/pause_bound.h"
 #include "memsched/bounds/recompute_bound.h"
+#include "memsched/bounds/steady_bound.h"
 #include "memsched/build/makespans.h"
 #include "memsched/model/fixed_choices.h"
 #include "memsched/planners/offload/chain_plans.h"
@@ -136,7 +137,8 @@ void bind_planners(py::module_& module) {
     module.def(
         "graph_bounds",
         [](const Graph& graph, const Device& device, Bytes budget) {
-            const Bounds b = GraphBounds(graph).on(device, budget);
+            const Bounds b =
+                graph.persistent() ? steady_bounds(graph, device, budget) : GraphBounds(graph).on(device, budget);
             return std::tuple(b.compute, b.transfer, b.fractional);
         },
         py::call_guard<py::gil_scoped_release>(), "graph"_a, "device"_a, "budget"_a,

@@ -60,7 +60,8 @@ std::vector<TensorId> tensor_ids(const py::dict& op, const char* key, const std:
     return found;
 }
 
-constexpr std::string_view roles[] = {"input", "weight", "activation", "gradient"}; // in the order of Role
+constexpr std::string_view roles[] = {"input", "weight", "activation", "gradient",
+                                      "persistent"}; // in the order of Role
 
 Tensor parse_tensor(py::handle value, std::size_t index) {
     const std::string what = "tensors[" + std::to_string(index) + "]";
@@ -71,7 +72,7 @@ Tensor parse_tensor(py::handle value, std::size_t index) {
     const auto found = std::ranges::find(roles, role);
     if (found == std::end(roles)) {
         throw std::invalid_argument(what + ": role is '" + role +
-                                    "'; it must be input, weight, activation or gradient");
+                                    "'; it must be input, weight, activation, gradient or persistent");
     }
     tensor.role = static_cast<Role>(found - std::begin(roles));
     return tensor;
@@ -90,7 +91,7 @@ Op parse_op(py::handle value, std::size_t index, const std::unordered_map<std::s
     std::string what = "ops[" + std::to_string(index) + "]";
     const py::dict d = to_dict(value, what);
     check_keys(d, what, {"name", "phase", "reads", "writes", "choices"},
-               {"kind", "layer", "once", "tape", "skip_workspace"});
+               {"kind", "layer", "once", "tape", "updates", "skip_workspace"});
     Op op;
     op.name = to_text(d["name"], what + ": name");
     what = "op '" + op.name + "'";
@@ -104,6 +105,7 @@ Op parse_op(py::handle value, std::size_t index, const std::unordered_map<std::s
     op.reads = tensor_ids(d, "reads", what, ids);
     op.writes = tensor_ids(d, "writes", what, ids);
     op.tape = tensor_ids(d, "tape", what, ids);
+    op.updates = tensor_ids(d, "updates", what, ids);
     for (const py::handle item : items(d["choices"], what + ": choices")) {
         const py::dict c = to_dict(item, what + ": a choice");
         check_keys(c, what + ": a choice", {"alg", "time", "workspace"}, {});
@@ -168,6 +170,9 @@ py::list ops_of(const Graph& graph) {
         }
         if (!op.tape.empty()) {
             d["tape"] = names_of(graph, op.tape);
+        }
+        if (!op.updates.empty()) {
+            d["updates"] = names_of(graph, op.updates);
         }
         if (op.skip_workspace) {
             d["skip_workspace"] = *op.skip_workspace;
@@ -284,10 +289,11 @@ Examples
 Parameters
 ----------
 tensors : sequence of dict
-    {"name", "size" (bytes), "role": "input" | "weight" | "activation" | "gradient"}.
+    {"name", "size" (bytes), "role": "input" | "weight" | "activation" | "gradient" | "persistent"}. A persistent tensor
+    exists from training step to training step, and schedules of the graph are repeated: docs/schedule.md.
 ops : sequence of dict, in a topological order
     {"name", "phase": "fwd" | "bwd", "reads", "writes", "choices": [{"alg", "time" (seconds), "workspace" (bytes)}]}, and
-    optionally "kind", "layer", "once", "tape", "skip_workspace".
+    optionally "kind", "layer", "once", "tape", "updates" (reads that it writes in place), "skip_workspace".
 name : str
 batch : int
 resident : int
@@ -304,6 +310,18 @@ InvalidInputError
         .def_property_readonly("name", &Graph::name)
         .def_property_readonly("batch", &Graph::batch)
         .def_property_readonly("resident", &Graph::resident, "Bytes that never move.")
+        .def_property_readonly(
+            "persistent",
+            [](const Graph& g) {
+                py::list names;
+                for (const Tensor& tensor : g.tensors()) {
+                    if (tensor.persistent()) {
+                        names.append(tensor.name);
+                    }
+                }
+                return py::tuple(names);
+            },
+            "Names of the persistent tensors. Where there are some, schedules of the graph are repeated.")
         .def_property_readonly("tensors", &tensors_of, "Tensors as dicts, as in the JSON form.")
         .def_property_readonly("ops", &ops_of, "Ops as dicts, as in the JSON form.")
         .def("__repr__", [](const Graph& g) {

@@ -121,6 +121,30 @@ std::vector<NamedStep> to_steps(const py::handle& steps) {
     return found;
 }
 
+constexpr std::string_view copies_names[] = {"device", "host", "both"}; // in the order of Copies
+
+std::vector<std::pair<std::string, Copies>> to_border(const py::handle& border) {
+    std::vector<std::pair<std::string, Copies>> found;
+    for (const auto& item : to_dict(border, "border", "a dict of persistent tensors")) {
+        const std::string name = to_text(item.first, "border"),
+                          copies = to_text(item.second, "border of '" + name + "'");
+        const auto known = std::ranges::find(copies_names, copies);
+        if (known == std::end(copies_names)) {
+            throw ScheduleError("border of '" + name + "' is '" + copies + "'; it must be device, host or both");
+        }
+        found.emplace_back(name, static_cast<Copies>(known - std::begin(copies_names)));
+    }
+    return found;
+}
+
+py::dict show_border(const Schedule& schedule) {
+    py::dict border;
+    for (const auto& [name, copies] : schedule.border) {
+        border[py::str(name)] = copies_names[static_cast<std::size_t>(copies)];
+    }
+    return border;
+}
+
 // A changed copy of the schedule, checked again.
 template <class Change> Schedule changed(Schedule schedule, const Change& change) {
     change(schedule);
@@ -130,7 +154,7 @@ template <class Change> Schedule changed(Schedule schedule, const Change& change
 
 Schedule make_schedule(const py::object& steps, const py::object& budget, const py::object& graph,
                        const py::object& planner, const Chunk& chunk, const py::object& rounds,
-                       const py::object& memory_mode) {
+                       const py::object& memory_mode, const py::object& border) {
     Schedule s;
     const std::string memory = to_text(memory_mode, "memory");
     if (memory != "fluid" && memory != "contiguous") {
@@ -143,6 +167,9 @@ Schedule make_schedule(const py::object& steps, const py::object& budget, const 
     s.chunk = chunk;
     if (!rounds.is_none()) {
         s.rounds = to_rounds(rounds);
+    }
+    if (!border.is_none()) {
+        s.border = to_border(border);
     }
     s.steps = to_steps(steps);
     check_schedule(s);
@@ -169,6 +196,9 @@ chunk : None, int or "storage"
     How the chain was cut: see `to_graph`.
 rounds : list of [batch, times]
 memory : "fluid" or "contiguous"
+border : dict, optional
+    Of persistent tensors, where they are before the first step and after the last: "device", "host" or "both".
+    Default: "device".
 
 Raises
 ------
@@ -177,13 +207,14 @@ ScheduleError
 )");
     schedule
         .def(py::init(&make_schedule), "steps"_a, py::kw_only(), "budget"_a, "graph"_a = "", "planner"_a = py::none(),
-             "chunk"_a = py::none(), "rounds"_a = py::none(), "memory"_a = "fluid")
+             "chunk"_a = py::none(), "rounds"_a = py::none(), "memory"_a = "fluid", "border"_a = py::none())
         .def_property_readonly("planner", [](const Schedule& s) { return load_json(s.planner); })
         .def_readonly("graph", &Schedule::graph)
         .def_readonly("budget", &Schedule::budget, "Bytes, resident included.")
         .def_property_readonly("chunk", [](const Schedule& s) { return s.chunk; })
         .def_property_readonly("memory",
                                [](const Schedule& s) { return s.memory == MemoryMode::fluid ? "fluid" : "contiguous"; })
+        .def_property_readonly("border", &show_border, "Where persistent tensors begin and end; a dict.")
         .def_property_readonly("rounds",
                                [](const Schedule& s) {
                                    py::list rounds;
@@ -323,10 +354,28 @@ idle, recompute_time : float
     bind_value(timeline);
 
     module.def(
-        "simulate_graph", [](const Graph& g, const Schedule& s, const Device& d) { return simulate(g, s, d); },
-        "graph"_a, "schedule"_a, "device"_a, py::call_guard<py::gil_scoped_release>());
-    module.def("simulate_rounds", &simulate_rounds, "graphs"_a, "batch"_a, "schedule"_a, "device"_a,
-               py::call_guard<py::gil_scoped_release>(), "graphs: of each batch among the rounds.");
+        "simulate_graph",
+        [](const Graph& g, const Schedule& s, const Device& d) {
+            const PythonProgress ticker;
+            return simulate(g, s, d, ticker.progress());
+        },
+        "graph"_a, "schedule"_a, "device"_a);
+    module.def(
+        "steady_state",
+        [](const Graph& g, const Schedule& s, const Device& d) {
+            const PythonProgress ticker;
+            Timeline timeline = simulate(g, s, d, ticker.progress());
+            return std::pair(timeline.makespan, std::move(timeline.start));
+        },
+        "graph"_a, "schedule"_a, "device"_a,
+        "Period and starts of a schedule that is repeated, for the validator to check.");
+    module.def(
+        "simulate_rounds",
+        [](const std::map<std::int64_t, const Graph*>& graphs, std::int64_t batch, const Schedule& s, const Device& d) {
+            const PythonProgress ticker;
+            return simulate_rounds(graphs, batch, s, d, ticker.progress());
+        },
+        "graphs"_a, "batch"_a, "schedule"_a, "device"_a, "graphs: of each batch among the rounds.");
 }
 
 } // namespace memsched::bindings

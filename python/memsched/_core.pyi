@@ -79,6 +79,7 @@ __all__: list[str] = [
     "simulate_graph",
     "simulate_rounds",
     "stages_of_tensors",
+    "steady_state",
     "superneurons",
     "swap_all",
     "tensor_bytes",
@@ -253,10 +254,11 @@ class Graph:
     Parameters
     ----------
     tensors : sequence of dict
-        {"name", "size" (bytes), "role": "input" | "weight" | "activation" | "gradient"}.
+        {"name", "size" (bytes), "role": "input" | "weight" | "activation" | "gradient" | "persistent"}. A persistent tensor
+        exists from training step to training step, and schedules of the graph are repeated: docs/schedule.md.
     ops : sequence of dict, in a topological order
         {"name", "phase": "fwd" | "bwd", "reads", "writes", "choices": [{"alg", "time" (seconds), "workspace" (bytes)}]}, and
-        optionally "kind", "layer", "once", "tape", "skip_workspace".
+        optionally "kind", "layer", "once", "tape", "updates" (reads that it writes in place), "skip_workspace".
     name : str
     batch : int
     resident : int
@@ -329,6 +331,10 @@ class Graph:
     @property
     def ops(self) -> list[_Document]:
         """Ops as dicts, as in the JSON form."""
+
+    @property
+    def persistent(self) -> tuple[str, ...]:
+        """Names of the persistent tensors. Where there are some, schedules of the graph are repeated."""
 
     @property
     def resident(self) -> int:
@@ -437,6 +443,9 @@ class Schedule:
         How the chain was cut: see `to_graph`.
     rounds : list of [batch, times]
     memory : "fluid" or "contiguous"
+    border : dict, optional
+        Of persistent tensors, where they are before the first step and after the last: "device", "host" or "both".
+        Default: "device".
 
     Raises
     ------
@@ -466,6 +475,7 @@ class Schedule:
         chunk: _Number | str | None = None,
         rounds: typing.Iterable[typing.Iterable[_Number]] | None = None,
         memory: str = "fluid",
+        border: typing.Mapping[str, str] | None = None,
     ) -> None: ...
     def __len__(self) -> int: ...
     def __reduce__(self) -> tuple[typing.Any, tuple[type], typing.Any]: ...
@@ -486,6 +496,10 @@ class Schedule:
 
     def with_steps(self, steps: typing.Iterable[_Document]) -> Schedule:
         """Other steps, as dicts, for the same graph, budget and rounds."""
+
+    @property
+    def border(self) -> dict[str, str]:
+        """Where persistent tensors begin and end; a dict."""
 
     @property
     def budget(self) -> int:
@@ -907,6 +921,7 @@ def simulate_rounds(
     graphs: collections.abc.Mapping[int, Graph], batch: int, schedule: Schedule, device: Device
 ) -> Timeline: ...
 def stages_of_tensors(graph: Graph) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.bool]]: ...
+def steady_state(graph: Graph, schedule: Schedule, device: Device) -> tuple[float, list[float]]: ...
 def superneurons(
     graph: Graph, device: Device, workspace_limit: int, planner: _Document | None, time_limit: float | None = None
 ) -> Schedule | None: ...

@@ -12,13 +12,13 @@ namespace memsched {
 // A training step with everything kept, as seen by the fractional relaxation: ops 0 .. n-1 in order, and movable bytes
 // of unspecified tensors. In bytes and seconds.
 struct Workload {
-    explicit Workload(std::size_t n = 0) : time(n), excess(n), away_most(n), written(n + 1), wanted(n) {}
+    explicit Workload(std::size_t n = 0) : time(n), excess(n), away_most(n), wanted(n), written(n + 1) {}
 
     std::vector<Seconds> time;     // [n]
     std::vector<double> excess;    // [n] bytes that must be away while the op runs; <= 0: none
     std::vector<double> away_most; // [n] bytes that can be away while it runs: held, but not touched by it
-    std::vector<double> written;   // [n + 1] bytes that may leave from before op j on (0: from the start)
     std::vector<double> wanted;    // [n] bytes that must be back when op j starts
+    std::vector<double> written;   // [n + 1] bytes that may leave from before op j on (0: from the start)
 };
 
 // The least makespan of the relaxation; infinity if there is none.

@@ -93,6 +93,22 @@ void check_choices(const Op& op, Bytes total) {
     fail(what + "no earlier op writes; list ops in a topological order");
 }
 
+void check_updates(const GraphData& g, const Op& op) {
+    std::unordered_set<TensorId> seen;
+    for (const TensorId t : op.updates) {
+        if (std::ranges::find(op.reads, t) == op.reads.end() || !seen.insert(t).second) {
+            fail("op '" + op.name + "' updates a tensor that it does not read, or has it twice; list it in reads, too");
+        }
+        if (!g.tensors[at(t)].persistent()) {
+            fail("op '" + op.name + "' updates '" + g.tensors[at(t)].name +
+                 "', which is not persistent; only a tensor " + "of role persistent is written in place");
+        }
+    }
+    if (!op.updates.empty() && !op.once) {
+        fail("op '" + op.name + "' updates tensors and may run again; set once: a second run would update them twice");
+    }
+}
+
 std::vector<OpId> check_ops(const GraphData& g, Bytes total, Pace& pace) {
     Seconds compute = 0;
     std::vector<OpId> writer(g.tensors.size(), -1);
@@ -131,7 +147,9 @@ std::vector<OpId> check_ops(const GraphData& g, Bytes total, Pace& pace) {
             }
             const Tensor& tensor = g.tensors[at(t)];
             if (tensor.source()) {
-                fail("op '" + op.name + "' writes '" + tensor.name + "', an input; inputs have no writer");
+                fail("op '" + op.name + "' writes '" + tensor.name +
+                     (tensor.persistent() ? "', which is persistent; list it in reads and updates"
+                                          : "', an input; inputs have no writer"));
             }
             if (writer[at(t)] >= 0) {
                 fail("op '" + op.name + "' writes '" + tensor.name + "', which an earlier op or entry writes already");
@@ -144,6 +162,7 @@ std::vector<OpId> check_ops(const GraphData& g, Bytes total, Pace& pace) {
                 fail("op '" + op.name + "' has a tape entry that it does not write, or has it twice");
             }
         }
+        check_updates(g, op);
     }
     for (std::size_t t = 0; t < g.tensors.size(); ++t) {
         if (writer[t] < 0 && !g.tensors[t].source()) {
@@ -176,6 +195,20 @@ Graph::Graph(GraphData data, const Progress& progress) : data_(std::move(data)) 
             read_[at(t)] = 1;
         }
     }
+    persistent_ = std::ranges::any_of(data_.tensors, &Tensor::persistent);
+    if (persistent_) {
+        updaters_.resize(data_.tensors.size());
+        for (OpId id = 0; at(id) < data_.ops.size(); ++id) {
+            for (const TensorId t : op(id).updates) {
+                updaters_[at(t)].push_back(id);
+            }
+        }
+    }
+}
+
+std::int32_t Graph::version(OpId op, TensorId tensor) const {
+    const std::vector<OpId>& all = updaters_[at(tensor)];
+    return static_cast<std::int32_t>(std::ranges::lower_bound(all, op) - all.begin());
 }
 
 Graph Graph::with_choices(std::span<const std::int32_t> choice) const {
@@ -227,7 +260,7 @@ bool same_shape(const Graph& one, const Graph& other) {
     };
     const auto ops = [](const Op& a, const Op& b) {
         const auto fixed = [](const Op& op) {
-            return std::tie(op.name, op.phase, op.kind, op.layer, op.reads, op.writes, op.once, op.tape);
+            return std::tie(op.name, op.phase, op.kind, op.layer, op.reads, op.writes, op.once, op.tape, op.updates);
         };
         return fixed(a) == fixed(b) && a.skip_workspace.has_value() == b.skip_workspace.has_value() &&
                std::ranges::equal(a.choices, b.choices, {}, &Choice::alg, &Choice::alg);
@@ -270,6 +303,14 @@ Bytes source_bytes(const Graph& graph) {
     Bytes bytes = 0;
     for (const Tensor& tensor : graph.tensors()) {
         bytes += tensor.source() ? tensor.bytes : 0;
+    }
+    return bytes;
+}
+
+Bytes persistent_bytes(const Graph& graph) {
+    Bytes bytes = 0;
+    for (const Tensor& tensor : graph.tensors()) {
+        bytes += tensor.persistent() ? tensor.bytes : 0;
     }
     return bytes;
 }

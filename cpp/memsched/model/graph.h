@@ -12,7 +12,7 @@
 
 namespace memsched {
 
-enum class Role { input, weight, activation, gradient };
+enum class Role { input, weight, activation, gradient, persistent };
 enum class Phase { forward, backward };
 
 struct Tensor {
@@ -20,8 +20,10 @@ struct Tensor {
     Bytes bytes = 0;
     Role role = Role::activation;
 
-    // Whether it is on the device from the start and no op writes it.
-    bool source() const { return role == Role::input || role == Role::weight; }
+    bool persistent() const { return role == Role::persistent; } // exists from one training step to the next
+    // Whether it exists from the start, so that no op brings it. Where a persistent one is then, its schedule says;
+    // others are on the device.
+    bool source() const { return role == Role::input || role == Role::weight || persistent(); }
 
     bool operator==(const Tensor&) const = default;
 };
@@ -45,6 +47,7 @@ struct Op {
     std::vector<Choice> choices;
     bool once = false;                   // may run only once
     std::vector<TensorId> tape;          // writes that a run may skip, all or none
+    std::vector<TensorId> updates;       // reads that it writes in place: persistent tensors
     std::optional<Bytes> skip_workspace; // workspace of a run that skips its tape; none: the choice's own
 
     bool operator==(const Op&) const = default;
@@ -60,8 +63,9 @@ struct GraphData {
     bool operator==(const GraphData&) const = default;
 };
 
-// Invariants: names unique; inputs and weights have no writer, all others exactly one; every read is of an input or
-// of a tensor written by an earlier op; tape within writes; each op has a choice; sums up to exact_bytes.
+// Invariants: names unique; sources have no writer, all others exactly one; every read is of a source or of a tensor
+// written by an earlier op; tape within writes; updates within reads, of persistent tensors, by ops that run once; each
+// op has a choice; sums up to exact_bytes.
 class Graph {
   public:
     // Throws Stopped when told to stop.
@@ -72,7 +76,10 @@ class Graph {
     Bytes resident() const { return data_.resident; }
     const std::vector<Tensor>& tensors() const { return data_.tensors; }
     const std::vector<Op>& ops() const { return data_.ops; }
-    OpId writer(TensorId tensor) const { return writer_[at(tensor)]; }    // -1: input or weight
+    OpId writer(TensorId tensor) const { return writer_[at(tensor)]; } // -1: a source
+    bool persistent() const { return persistent_; }                    // whether some tensor is
+    // How many of the ops listed before this one update the tensor: the version that the op reads.
+    std::int32_t version(OpId op, TensorId tensor) const;
     bool taped(TensorId tensor) const { return taped_[at(tensor)] != 0; } // in its writer's tape
     bool read(TensorId tensor) const { return read_[at(tensor)] != 0; }   // by some op
     // A result of the step, which no op reads; on a tape it is none.
@@ -92,6 +99,8 @@ class Graph {
     GraphData data_;
     std::vector<OpId> writer_;
     std::vector<std::uint8_t> taped_, read_;
+    bool persistent_ = false;
+    std::vector<std::vector<OpId>> updaters_; // by tensor, if some are persistent
 };
 
 Bytes workspace(const Op& op, int choice, bool skip);
@@ -129,7 +138,9 @@ std::string shrinks(const Graph& small, const Graph& large);
 // By tensor: the ops that read it, from op `first` on, in the order of the graph.
 IdLists readers_of(const Graph& graph, OpId first = 0);
 
-// Bytes that are on the device from the start.
+// Bytes of all sources.
 Bytes source_bytes(const Graph& graph);
+
+Bytes persistent_bytes(const Graph& graph);
 
 } // namespace memsched

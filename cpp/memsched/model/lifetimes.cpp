@@ -29,12 +29,13 @@ Lifetimes::Lifetimes(const Graph& graph)
     for (std::size_t t = 0; t < empty.size(); ++t) {
         empty[t] = graph.tensors()[t].bytes == 0;
     }
-    least = std::max(source_bytes(graph), *std::ranges::max_element(need));
+    least = std::max(source_bytes(graph) - persistent_bytes(graph), *std::ranges::max_element(need));
     std::vector<Bytes> change(ops.size() + 1, 0);
     for (std::size_t t = 0; t < birth.size(); ++t) {
         const Bytes bytes = graph.tensors()[t].bytes;
         change[at(std::max(birth[t], 0))] += bytes;
-        change[last_use[t] < 0 ? ops.size() : at(last_use[t]) + 1] -= bytes;
+        const bool stays = last_use[t] < 0 || graph.tensors()[t].persistent();
+        change[stays ? ops.size() : at(last_use[t]) + 1] -= bytes;
     }
     Bytes held = 0;
     for (std::size_t i = 0; i < ops.size(); ++i) {

@@ -22,7 +22,7 @@ struct Lifetimes {
     std::vector<std::uint8_t> empty;  // without bytes: never worth offloading
     std::vector<Bytes> usage;         // per op: bytes held while it runs, its workspace included, resident excluded
     std::vector<Bytes> need;          // per op: its reads, and the writes and workspace of its least run
-    Bytes least = 0;                  // of any plan: the largest need, or the bytes on the device at time 0
+    Bytes least = 0;                  // of any plan: the largest need, or the bytes of inputs and weights
 
     // The first op before which a tensor that is offloaded after its last forward use may be away.
     OpId away_from(std::size_t tensor) const { return std::max(last_forward[tensor], 0) + 1; }
@@ -40,11 +40,11 @@ struct Lifetimes {
 std::vector<TensorId> feature_maps(const Graph& graph, const Lifetimes& lifetimes);
 
 // The least memory of any plan, resident included: the larger of the largest need of an op (eq. 2 of moDNN) and the
-// bytes on the device at time 0. Exact if tensors can be offloaded and the host is large enough, since between runs all
-// of them may be away.
+// bytes of inputs and weights, on the device at time 0. Exact if tensors can be offloaded and the host is large enough,
+// since between runs all of them may be away.
 Bytes min_memory(const Graph& graph);
 
-// Memory of the plain run, resident included.
+// Memory of the plain run, resident included. Persistent tensors stay all the time.
 Bytes peak_memory(const Graph& graph);
 
 } // namespace memsched

@@ -68,6 +68,12 @@ std::vector<Bytes> find_addresses(const Graph& graph, const NamedStep& named, st
 } // namespace
 
 void check_schedule(const Schedule& schedule) {
+    std::unordered_set<std::string_view> placed;
+    for (const auto& entry : schedule.border) {
+        if (!placed.insert(entry.first).second) {
+            throw ScheduleError("border names '" + entry.first + "' twice; name each persistent tensor once");
+        }
+    }
     if (schedule.budget <= 0) {
         throw ScheduleError("budget is " + std::to_string(schedule.budget) + "; a plan needs a budget > 0 bytes");
     }
@@ -123,6 +129,14 @@ StepList resolve(const Graph& graph, const Schedule& schedule, const Progress& p
     };
     const Names ops = ids_of(graph.ops()), tensors = ids_of(graph.tensors());
     StepList list;
+    for (const auto& [name, copies] : schedule.border) {
+        const auto found = tensors.find(name);
+        if (found == tensors.end() || !graph.tensor(found->second).persistent()) {
+            throw ScheduleError("border names '" + name + "', which is no persistent tensor of graph '" + graph.name() +
+                                "'; name only those");
+        }
+        list.border.emplace_back(found->second, copies);
+    }
     list.steps.reserve(schedule.steps.size());
     for (std::size_t k = 0; k < schedule.steps.size(); ++k) {
         pace.spend(Pace::named);
@@ -197,6 +211,9 @@ Schedule name_schedule(const Graph& graph, Bytes budget, const StepList& list, c
     schedule.rounds = {{graph.batch(), 1}};
     schedule.budget = budget;
     schedule.memory = list.contiguous() ? MemoryMode::contiguous : MemoryMode::fluid;
+    for (const auto& [tensor, copies] : list.border) {
+        schedule.border.emplace_back(graph.tensor(tensor).name, copies);
+    }
     schedule.steps = name_steps(graph, list);
     check_schedule(schedule);
     return schedule;

@@ -20,6 +20,9 @@ struct Step {
     StepId after = -1;       // index into StepList::after, or -1
 };
 
+// Which copies of a persistent tensor there are before the first step of a list, and again after the last.
+enum class Copies : std::uint8_t { device, host, both };
+
 struct StepList {
     static constexpr Bytes no_address = -1;
 
@@ -28,6 +31,8 @@ struct StepList {
     // For contiguous plans only, one entry per step: for a run the addresses of its writes, in the op's order, and of
     // its workspace; for a prefetch that of its tensor; none for other steps. no_address if nothing is placed.
     std::vector<std::vector<Bytes>> at;
+
+    std::vector<std::pair<TensorId, Copies>> border; // of persistent tensors; those that are missing: device
 
     bool contiguous() const { return !at.empty(); }
 
@@ -92,13 +97,14 @@ struct Schedule {
     std::vector<Round> rounds{{1, 1}};
     Bytes budget = 0; // bytes, resident included
     MemoryMode memory = MemoryMode::fluid;
+    std::vector<std::pair<std::string, Copies>> border; // as in StepList
     std::vector<NamedStep> steps;
 
     bool operator==(const Schedule&) const = default;
 };
 
 // Throws ScheduleError for a schedule that is illegal on any graph: budget <= 0, no or bad rounds, `after` that does
-// not point backwards, an `after` on a free.
+// not point backwards, an `after` on a free, a border that names a tensor twice.
 void check_schedule(const Schedule& schedule);
 
 // Names that at least so many steps of a verb have, in the order in which they reach that count: (offload, 1) are the
@@ -106,7 +112,8 @@ void check_schedule(const Schedule& schedule);
 std::vector<std::string> names_with(const Schedule& schedule, Verb verb, int count);
 
 // Translates names to ids. Throws ScheduleError for an unknown op, tensor, algorithm or tape output, an ambiguous
-// algorithm, a partly skipped tape, a step list written for another graph or batch.
+// algorithm, a partly skipped tape, a border of tensors that are not persistent, a step list written for another graph
+// or batch.
 // Throws Stopped when told to stop, like the next.
 StepList resolve(const Graph& graph, const Schedule& schedule, const Progress& progress = {});
 

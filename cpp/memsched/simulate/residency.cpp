@@ -1,11 +1,16 @@
 #include "memsched/simulate/residency.h"
 
+#include "memsched/support/errors.h"
+
 #include <algorithm>
 #include <stdexcept>
 
 namespace memsched {
 
 std::vector<Stay> residency(const Graph& graph, const StepList& list) {
+    if (graph.persistent()) {
+        throw ScheduleError("a plan of a graph with persistent tensors has no addresses yet; leave placements out");
+    }
     const auto steps = static_cast<StepId>(list.steps.size());
     std::vector<Stay> stays;
     std::vector<std::int32_t> current(graph.tensors().size(), -1); // by tensor: its current stay

@@ -1,5 +1,6 @@
 #include "memsched/simulate/simulate.h"
 
+#include "memsched/simulate/steady.h"
 #include "memsched/support/errors.h"
 
 #include <algorithm>
@@ -29,13 +30,6 @@ void Simulator::aim(const Device& device, Bytes budget) {
     capacity_ = std::min(budget, device.memory) - graph_.resident();
 }
 
-template <class Message> bool Simulator::fail(const Message& message) {
-    if (explain_) {
-        fault_ = message();
-    }
-    return false;
-}
-
 void Simulator::reset(const StepList& list) {
     tensors_.assign(graph_.tensors().size(), {});
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
@@ -59,8 +53,10 @@ void Simulator::reset(const StepList& list) {
     ends_.resize(list.steps.size());
     awaited_.clear();
     run_bytes_ = 0;
-    live_ = sources_;
+    at_start_ = sources_;
     host_bytes_ = 0;
+    start_at_border(list);
+    live_ = at_start_;
     std::ranges::fill(stream_free_, 0.0);
     issue_ = 0;
     fault_.clear();
@@ -175,7 +171,8 @@ template <class Observer> bool Simulator::play_run(const Step& step, Observer& o
     const Bytes scratch = workspace(op, step.choice, step.skip);
     Seconds start = std::max(earliest_, stream_free_[0]);
     Bytes outputs = 0;
-    if (!await_reads(op, start) || !count_outputs(step, op, outputs) ||
+    if (!await_reads(op, start) || (graph_.persistent() && !updates_in_order(step.id)) ||
+        !count_outputs(step, op, outputs) ||
         !(list_->contiguous() ? place(step, start) : reserve(outputs + scratch, start))) {
         return false;
     }
@@ -191,6 +188,12 @@ template <class Observer> bool Simulator::play_run(const Step& step, Observer& o
             state.on_device = true;
             state.ready = state.touch = end;
         }
+    }
+    for (const TensorId t : op.updates) {
+        TensorState& state = tensors_[at(t)];
+        state.ready = end;
+        state.host = -1; // what the host has is stale
+        ++state.version;
     }
     live_ += outputs;
     stream_free_[0] = end;
@@ -238,7 +241,8 @@ template <class Observer> bool Simulator::play_transfer(const Step& step, Observ
         state.touch = std::max(state.touch, end);
         if (state.host < 0) {
             state.host = end;
-            host_bytes_ += tensor.bytes;
+            host_bytes_ += state.kept ? 0 : tensor.bytes;
+            state.kept = true;
             if (device_.host_memory && host_bytes_ > *device_.host_memory) {
                 return fail([&] {
                     return "offload of '" + tensor.name + "' brings the host to " + std::to_string(host_bytes_) +
@@ -279,9 +283,9 @@ template <class Observer> bool Simulator::play_free(const Step& step, Observer& 
 
 template <class Observer> bool Simulator::play(const StepList& list, Observer& observer) {
     reset(list);
-    if (live_ > capacity_) {
-        current_ = -1;
-        return fail([] { return "the inputs and the resident bytes alone exceed the budget"; });
+    current_ = -1;
+    if (!begins()) {
+        return false;
     }
     for (std::size_t k = 0; k < list.steps.size(); ++k) {
         const Step& step = list.steps[k];
@@ -307,23 +311,30 @@ template <class Observer> bool Simulator::play(const StepList& list, Observer& o
                    "' never runs; every op must run at least once";
         });
     }
-    return true;
+    return !graph_.persistent() || ends_as_it_began();
 }
 
 Seconds Simulator::makespan(const StepList& list) {
     explain_ = false;
     Silent silent;
     const auto later = [](Seconds one, Seconds other) { return std::max(one, other); };
+    if (graph_.persistent()) {
+        return play(list, silent) ? Steady(graph_, list, device_, capacity_).period() : illegal;
+    }
     return play(list, silent) ? std::accumulate(ends_.begin(), ends_.end(), Seconds{0}, later) : illegal;
 }
 
-template <class Writer> void Simulator::write(const StepList& list, Writer& writer) {
+template <class Writer> void Simulator::write(const StepList& list, Writer& writer, const Progress& progress) {
     explain_ = true;
     if (!play(list, writer)) {
         const std::string where = current_ < 0 ? "" : "step " + std::to_string(current_) + ": ";
         throw ScheduleError(where + fault_, current_);
     }
-    writer.finish(graph_.resident() + sources_);
+    if (graph_.persistent()) {
+        Steady(graph_, list, device_, capacity_, progress).write(writer);
+    } else {
+        writer.finish(graph_.resident() + at_start_);
+    }
     if (!std::isfinite(writer.totals.makespan)) {
         throw ScheduleError("the makespan is not finite; is the bandwidth too small or the latency too large?");
     }
@@ -333,35 +344,22 @@ Totals Simulator::totals(const StepList& list) {
     sums_.totals = {};
     sums_.events.clear();
     sums_.busy = 0;
-    write(list, sums_);
+    write(list, sums_, {});
     return sums_.totals;
 }
 
-Timeline Simulator::timeline(const StepList& list) {
+Timeline Simulator::timeline(const StepList& list, const Progress& progress) {
     TimelineWriter writer(list.steps.size());
-    write(list, writer);
-    writer.timeline.blocks = residency(graph_, list);
+    write(list, writer, progress);
+    if (!graph_.persistent()) {
+        writer.timeline.blocks = residency(graph_, list);
+    }
     return std::move(writer.timeline);
 }
 
-Timeline simulate(const Graph& graph, const StepList& list, const Device& device, Bytes budget) {
-    return Simulator(graph, device, budget).timeline(list);
-}
-
-Timeline simulate(const Graph& graph, const Schedule& schedule, const Device& device) {
-    Timeline timeline = simulate(graph, resolve(graph, schedule), device, schedule.budget);
-    const auto times = static_cast<double>(schedule.rounds[0].times);
-    timeline.makespan *= times;
-    timeline.idle *= times;
-    timeline.recompute_time *= times;
-    if (!std::isfinite(timeline.makespan)) {
-        throw ScheduleError("so many rounds overflow the makespan; it is not finite");
-    }
-    if (__builtin_mul_overflow(timeline.bytes_out, schedule.rounds[0].times, &timeline.bytes_out) ||
-        __builtin_mul_overflow(timeline.bytes_in, schedule.rounds[0].times, &timeline.bytes_in)) {
-        throw ScheduleError("so many rounds move more than 2^63 - 1 bytes; split the plan");
-    }
-    return timeline;
+Timeline simulate(const Graph& graph, const StepList& list, const Device& device, Bytes budget,
+                  const Progress& progress) {
+    return Simulator(graph, device, budget).timeline(list, progress);
 }
 
 } // namespace memsched

@@ -120,6 +120,12 @@ def order(
     """
     begin = time.perf_counter()
     graph = graph_of(graph)
+    if graph.persistent:
+        name = shown(graph.persistent[0])
+        raise InvalidInputError(
+            f"'{graph.name}' has persistent tensors, such as {name}, whose updates order does not know; give them the "
+            "role weight, and say by reads what comes after what"
+        )
     limit = quantities.time_limit(time_limit)
     flags = kept(graph, keep)
     checks.choice("method", method, METHODS)

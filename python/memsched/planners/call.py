@@ -16,7 +16,7 @@ import numpy.typing as npt
 from memsched._core import Device, Graph, Schedule
 from memsched.arena.placement import Placement
 from memsched.arena.residency import placement_of
-from memsched.errors import InfeasibleError, LimitError
+from memsched.errors import InfeasibleError, InvalidInputError, LimitError, shown
 from memsched.planners.entry import ENTRIES, Planner
 from memsched.problems.bounds import bound_of, certified
 from memsched.problems.budget import asked_memory, make_device, told_bytes, told_memory
@@ -101,6 +101,11 @@ def begin(
     """Check the arguments that all planners share: problem, M, beta, device and chunk."""
     started, chunk = time.perf_counter(), quantities.chunk(chunk)
     graph = graph_of(problem, chunk)
+    if graph.persistent:
+        raise InvalidInputError(
+            f"'{graph.name}' has persistent tensors, such as {shown(graph.persistent[0])}, which {ENTRIES[plan].name} "
+            "cannot plan, nor can any other planner; write the schedule yourself, or give those tensors the role weight"
+        )
     asked = asked_memory(problem, M, device)
     device = make_device(problem, asked, beta, device)
     return Call(

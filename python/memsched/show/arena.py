@@ -7,6 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 from memsched.arena.placement import Placement
+from memsched.errors import InvalidInputError, shown
 from memsched.problems.problem import largest_graph
 from memsched.result import Result
 
@@ -16,6 +17,16 @@ _NEAR = 1e-6  # of moments, relative to their size
 def budget_of(result: Result) -> int:
     """Bytes that the plan may use: the smaller of its budget and the device's memory."""
     return min(result.schedule.budget, result.device.memory)
+
+
+def check_drawn(result: Result) -> None:
+    """Refuse a plan that is repeated without end: its steps overlap those of the next repetition."""
+    graph = largest_graph(result.problem, result.schedule)
+    if graph.persistent:
+        raise InvalidInputError(
+            f"'{graph.name}' has persistent tensors, such as {shown(graph.persistent[0])}, so its plan is repeated "
+            "without end, which no picture, trace or report shows yet; read result.timeline"
+        )
 
 
 def round_end(result: Result) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 from memsched.errors import InvalidInputError
 from memsched.result import Planned, Result, results_in
-from memsched.show.arena import budget_of
+from memsched.show.arena import budget_of, check_drawn
 from memsched.support import checks
 from memsched.support.docstrings import documented
 
@@ -33,8 +33,10 @@ class Interval:
 def intervals(result: Result) -> list[Interval]:
     """The runs and transfers of a result in the order of its schedule, with the times of its timeline.
 
-    InvalidInputError: the timeline does not belong to the schedule, or the schedule does not belong to the problem.
+    InvalidInputError: the timeline does not belong to the schedule, the schedule does not belong to the problem, or it
+    is repeated without end.
     """
+    check_drawn(result)
     schedule, timeline = result.schedule, result.timeline
     if len(timeline.start) != len(schedule.steps):
         raise InvalidInputError(

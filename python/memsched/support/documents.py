@@ -281,14 +281,15 @@ def write_device(device: Device) -> Document:
 def read_plan(source: Source) -> Schedule:
     """Read `memsched-plan/1`."""
     document = read_document(source, "memsched-plan/1")
-    check_keys(document, "the plan", _PLAN_REQUIRED)
+    check_keys(document, "the plan", _PLAN_REQUIRED, ("border",))
     for key, kind in (("planner", dict), ("graph", str), ("rounds", list), ("steps", list), ("memory", str)):
         if not isinstance(document[key], kind):
             raise InvalidInputError(f"{key} of the plan is {shown(document[key])}; it must be a {kind.__name__}")
-    return Schedule(**{key: document[key] for key in _PLAN_REQUIRED})
+    return Schedule(**{key: document[key] for key in _PLAN_REQUIRED}, border=document.get("border"))
 
 
 def write_plan(schedule: Schedule) -> Document:
     """The form `memsched-plan/1`."""
-    document: Document = {"format": "memsched-plan/1", **fields(schedule, *_PLAN_REQUIRED)}
+    optional = ("border",) if schedule.border else ()
+    document: Document = {"format": "memsched-plan/1", **fields(schedule, *_PLAN_REQUIRED, *optional)}
     return document | {"rounds": list(map(list, document["rounds"])), "steps": list(document["steps"])}

@@ -7,6 +7,7 @@ from memsched.testing.exact import brute_force, three_partition_chain, two_parti
 from memsched.testing.graphs import families, graphs
 from memsched.testing.plans import random_schedule, schedules, schedules_of
 from memsched.testing.problems import chains, devices, instances
+from memsched.testing.repeated import random_repeated, repeated_schedules
 
 __all__ = [
     "brute_force",
@@ -15,7 +16,9 @@ __all__ = [
     "families",
     "graphs",
     "instances",
+    "random_repeated",
     "random_schedule",
+    "repeated_schedules",
     "schedules",
     "schedules_of",
     "three_partition_chain",

@@ -68,75 +68,130 @@ def _waits(replay: Replay) -> list[list[int]]:
     return waits
 
 
-def execute(replay: Replay) -> tuple[list[float], list[float]]:
-    """Play the steps against a clock. At every event the head of each stream, and every free, may start."""
-    steps, count = replay.steps, len(replay.steps)
-    start, end, clock = [math.inf] * count, [math.inf] * count, 0.0
-    births, returned = [0] * (count + 1), _Sums(count)  # bytes
-    deaths: list[list[Buffer]] = [[] for _ in range(count)]
-    for buffer in replay.buffers:
-        births[buffer.born + 1] += buffer.bytes
-        if buffer.dies is not None:
-            deaths[buffer.dies].append(buffer)
-    asked = list(accumulate(births))[1:]  # by all steps listed up to this one, started or not
+class _Play:
+    """Steps played against a clock. At every event the head of each stream, and every free, may start."""
 
-    def has_memory(index: int) -> bool:
+    def __init__(self, replay: Replay, given: Sequence[float], floor: float) -> None:
+        self.replay, self.steps, self.floor, self.clock = replay, replay.steps, floor, 0.0
+        count = len(self.steps)
+        self.given = len(given)
+        self.timed = deque(sorted((moment, index) for index, moment in enumerate(given)))
+        self.start, self.end = [math.inf] * count, [math.inf] * count
+        births, self.returned = [0] * (count + 1), _Sums(count)  # bytes
+        self.deaths: list[list[Buffer]] = [[] for _ in range(count)]
+        for buffer in replay.buffers:
+            births[buffer.born + 1] += buffer.bytes
+            if buffer.dies is not None:
+                self.deaths[buffer.dies].append(buffer)
+        self.asked = list(accumulate(births))[1:]  # by all steps listed up to this one, started or not
+        self.queues: dict[str, deque[int]] = {}  # one per stream, first in, first out
+        self.frees = list[int]()  # frees that are ready
+        self.running = list[int]()
+        self.issued: list[list[int]] = [[] for _ in range(count)]  # steps that wait for the start of this one
+        self.followers: list[list[int]] = [[] for _ in range(count)]  # steps that wait for the end of this one
+        self.pending = [0] * count  # how many starts and ends a step waits for
+        self.over, self.ended = 0, [False] * (count + 1)  # all steps before `over` have ended
+        for index, (step, waits) in enumerate(zip(self.steps, _waits(replay), strict=True)):
+            for other in waits:
+                self.followers[other].append(index)
+            if step.issue != AT_TIME_0:
+                self.issued[step.issue].append(index)
+            self.pending[index] = len(waits) + (step.issue != AT_TIME_0)
+            if step.stream:
+                self.queues.setdefault(step.stream, deque()).append(index)
+            elif not self.pending[index] and index >= self.given:
+                self.frees.append(index)
+
+    def has_memory(self, index: int) -> bool:
         """Bytes of earlier steps in the list count as held, unless earlier steps have actually released them."""
-        asks = not replay.contiguous and any(buffer.bytes for buffer in steps[index].births)
-        return not asks or asked[index] - returned.before(index) <= replay.capacity  # without bytes nothing waits
+        asks = not self.replay.contiguous and any(buffer.bytes for buffer in self.steps[index].births)
+        # without bytes nothing waits
+        return not asks or self.asked[index] - self.returned.before(index) <= self.replay.capacity
 
-    queues: dict[str, deque[int]] = {}  # one per stream, first in, first out
-    frees = list[int]()  # frees that are ready
-    issued: list[list[int]] = [[] for _ in range(count)]  # steps that wait for the start of this one
-    followers: list[list[int]] = [[] for _ in range(count)]  # steps that wait for the end of this one
-    pending = [0] * count  # how many starts and ends a step waits for
-    for index, (step, waits) in enumerate(zip(steps, _waits(replay), strict=True)):
-        for other in waits:
-            followers[other].append(index)
-        if step.issue != AT_TIME_0:
-            issued[step.issue].append(index)
-        pending[index] = len(waits) + (step.issue != AT_TIME_0)
-        if step.stream:
-            queues.setdefault(step.stream, deque()).append(index)
-        elif not pending[index]:
-            frees.append(index)
+    def in_turn(self, index: int) -> bool:
+        """Whether all that is listed a whole repetition before a step has ended."""
+        return index - self.replay.count < self.over and self.clock >= self.floor
 
-    def came(waiting: list[int]) -> None:
+    def came(self, waiting: list[int]) -> None:
         for index in waiting:
-            pending[index] -= 1
-            if not pending[index] and not steps[index].stream:
-                frees.append(index)
+            self.pending[index] -= 1
+            if not self.pending[index] and not self.steps[index].stream and index >= self.given:
+                self.frees.append(index)
 
-    left, running = count, list[int]()
-    while left or running:
-        for index in [index for index in running if end[index] <= clock]:
-            running.remove(index)
-            returned.add(index, sum(buffer.bytes for buffer in deaths[index]))
-            came(followers[index])
-        busy = {steps[index].stream for index in running}
-        heads = [queue[0] for stream, queue in queues.items() if queue and stream not in busy]
-        begun = [*frees, *(index for index in heads if not pending[index] and has_memory(index))]
-        frees.clear()
+    def finish(self) -> None:
+        """End what ends now."""
+        for index in [index for index in self.running if self.end[index] <= self.clock]:
+            self.running.remove(index)
+            self.ended[index] = True
+            self.returned.add(index, sum(buffer.bytes for buffer in self.deaths[index]))
+            self.came(self.followers[index])
+        while self.ended[self.over]:
+            self.over += 1
+
+    def begin(self) -> int:
+        """Start what can start now; return how many steps do."""
+        busy = {self.steps[index].stream for index in self.running}
+        heads = [queue[0] for stream, queue in self.queues.items() if queue and stream not in busy]
+        heads = [index for index in heads if index >= self.given and not self.pending[index] and self.in_turn(index)]
+        begun = [index for index in self.frees if self.in_turn(index)]
+        begun += (index for index in heads if self.has_memory(index))
+        self.frees = [index for index in self.frees if not self.in_turn(index)]
+        while self.timed and self.timed[0][0] <= self.clock:
+            begun.append(self.timed.popleft()[1])
         for index in begun:
-            start[index], end[index] = clock, clock + steps[index].seconds
-            if steps[index].stream:
-                queues[steps[index].stream].popleft()
-            came(issued[index])
-        left -= len(begun)
-        running += begun
-        if not begun and running:
-            clock = min(end[index] for index in running)
-        elif not begun and left:
-            first = start.index(math.inf)
-            raise ScheduleError(f"Step {first} waits for what never happens.", first)
-    return start, end
+            self.start[index], self.end[index] = self.clock, self.clock + self.steps[index].seconds
+            if self.steps[index].stream:
+                self.queues[self.steps[index].stream].remove(index)
+            self.came(self.issued[index])
+        self.running += begun
+        return len(begun)
+
+    def play(self) -> None:
+        """Start and end all steps."""
+        left = len(self.steps)
+        while left or self.running:
+            self.finish()
+            begun = self.begin()
+            left -= begun
+            events = [*(self.end[index] for index in self.running), *(self.timed[0][:1] if self.timed else ())]
+            events += [self.floor] if self.clock < self.floor else []
+            if not begun and events:
+                self.clock = min(events)
+            elif not begun and left:
+                first = self.start.index(math.inf)
+                raise ScheduleError(f"Step {first} waits for what never happens.", first)
 
 
-def check_intervals(replay: Replay, start: Sequence[float], end: Sequence[float]) -> list[tuple[float, int]]:
-    """Check the intervals only; return the bytes held after each event, without resident."""
+def execute(replay: Replay, given: Sequence[float] = (), floor: float = 0.0) -> tuple[list[float], list[float]]:
+    """Play the steps against a clock; return when each starts and ends.
+
+    Of a list that is repeated, `given` are the starts in the first repetition; no later step starts before `floor`.
+    """
+    play = _Play(replay, given, floor)
+    play.play()
+    return play.start, play.end
+
+
+def _joined(moments: Sequence[float], slack: float) -> dict[float, float]:
+    """For each moment, the first of those that are at most `slack` before it, and count as the same."""
+    joined, first = dict[float, float](), -math.inf
+    for moment in sorted(moments):
+        first = moment if moment - first > slack else first
+        joined[moment] = first
+    return joined
+
+
+def check_intervals(
+    replay: Replay, start: Sequence[float], end: Sequence[float], given: int = 0, slack: float = 0.0
+) -> list[tuple[float, int, int]]:
+    """Check the intervals only, but for the first `given` steps; return (time, bytes, step) after each event.
+
+    The bytes are those held from then on, without resident. In moments that are at most `slack` apart, the order of
+    the list decides: a step that waits for bytes is listed after those that release them.
+    """
 
     def hold(truth: bool, index: int, text: str) -> None:
-        if not truth:
+        if not truth and index >= given:
             raise ScheduleError(f"Step {index} starts at {start[index]}: {text}.", index)
 
     last: dict[str, int] = {}
@@ -157,18 +212,20 @@ def check_intervals(replay: Replay, start: Sequence[float], end: Sequence[float]
             hold(dies is None or end[k] <= end[dies], k, f"tensor {name!r} goes before its end")
     events = [(0.0 if b.born < 0 else start[b.born], b.born, 0, n) for n, b in enumerate(replay.buffers)]
     events += [(end[b.dies], b.dies, 1, n) for n, b in enumerate(replay.buffers) if b.dies is not None]
-    held, curve = 0, [(0.0, 0)]
+    joined = _joined([moment for moment, _, _, _ in events], slack)
+    events = [(joined[moment], k, leaves, number) for moment, k, leaves, number in events]
+    held, curve = 0, [(0.0, 0, -1)]
     arena = Arena()
     for moment, k, leaves, number in sorted(events):
         buffer = replay.buffers[number]
         if leaves:
             held -= buffer.bytes
-            curve.append((moment, held))
+            curve.append((moment, held, k))
             if replay.contiguous:
                 arena.drop(buffer)
             continue
         hold(not replay.contiguous or arena.takes(buffer), k, f"the addresses of {buffer.name!r} are taken")
         held += buffer.bytes
-        curve.append((moment, held))
+        curve.append((moment, held, k))
         hold(held <= replay.capacity, k, f"{told(held)} are held, {told(replay.capacity)} are there")
     return curve

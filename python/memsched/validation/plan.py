@@ -21,8 +21,9 @@ from memsched.validation.execution import check_intervals, execute
 from memsched.validation.pauses import pauses_to_come, until
 from memsched.validation.replay import Json, Replay, is_natural
 from memsched.validation.result import ROUNDING, Stay, check_result
+from memsched.validation.steady import bound_of_period, check_steady
 
-_PLAN_KEYS = {"format", "planner", "graph", "chunk", "rounds", "budget", "memory", "steps"}
+_PLAN_KEYS = {"border", "format", "planner", "graph", "chunk", "rounds", "budget", "memory", "steps"}
 _TINY = 1e-300  # seconds; much smaller ones have too few digits for bounds to be rounded by a share of them
 
 
@@ -70,6 +71,10 @@ class ValidationReport:
         )
 
 
+def _has_persistent(graph: Json) -> bool:
+    return any(tensor["role"] == "persistent" for tensor in graph["tensors"])
+
+
 def _check_head(graph: Json, plan: Json, device: Json) -> int:
     """Check everything but the steps; return how many times the graph runs."""
     for what, document in (("graph", graph), ("plan", plan), ("device", device)):
@@ -87,6 +92,9 @@ def _check_head(graph: Json, plan: Json, device: Json) -> int:
     numbers = list(pair) if isinstance(pair, (list, tuple)) and all(map(is_natural, pair)) else []
     if len(numbers) != 2 or numbers[0] != batch or numbers[1] < 1:
         raise ScheduleError(f"rounds is {rounds!r}; on this graph alone give [[{batch}, times]], times >= 1.")
+    if _has_persistent(graph) and (numbers[1] > 1 or plan["memory"] == "contiguous"):
+        text = f"memory {plan['memory']!r} and rounds {rounds!r}"
+        raise ScheduleError(f"The plan has {text}; with persistent tensors give fluid, and one round.")
     return int(numbers[1])
 
 
@@ -102,18 +110,29 @@ def checked(graph: Json, plan: Json, device: Json) -> tuple[ValidationReport, li
     """The report of one plan on one graph, the bytes after each event, and the lifetime of each buffer in steps."""
     times = _check_head(graph, plan, device)
     replay = Replay(graph, plan, device)
-    start, end = execute(replay)
     resident = replay.budget - replay.capacity
+    if replay.repeated:
+        period, start = _steady_state(graph, plan, device)
+        end = [moment + step.seconds for moment, step in zip(start, replay.steps, strict=False)]
+        peak, curve = check_steady(replay, start, period)
+    else:
+        start, end = execute(replay)
+        period, curve = (
+            max(end, default=0.0),
+            [(moment, held) for moment, held, _ in check_intervals(replay, start, end)],
+        )
+        peak = max(held for _, held in curve)
+    steps = replay.steps[: replay.count]
     repeats = sorted((again, name) for name, runs in replay.runs.items() for again in runs[1:])
-    sizes = [(step.verb, replay.tensors.get(step.name, 0)) for step in replay.steps]
-    memory = [(moment, held + resident) for moment, held in check_intervals(replay, start, end)]
-    last = len(replay.steps) - 1
+    sizes = [(step.verb, replay.tensors.get(step.name, 0)) for step in steps]
+    memory = [(moment, held + resident) for moment, held in curve]
+    last = len(steps) - 1
     stays = [(b.name, max(b.born, 0), 1 + (last if b.dies is None else b.dies), b.bytes) for b in replay.buffers]
     report = ValidationReport(
-        makespan=times * max(end, default=0.0),
-        peak_memory=max(one for _, one in memory),
+        makespan=times * period,
+        peak_memory=peak + resident,
         logical_peak=replay.peak + resident,
-        compute_time=times * sum(step.seconds for step in replay.steps if step.verb == "run"),
+        compute_time=times * sum(step.seconds for step in steps if step.verb == "run"),
         recompute_time=times * sum(replay.steps[again].seconds for again, _ in repeats),
         bytes_out=times * sum(size for verb, size in sizes if verb == "offload"),
         bytes_in=times * sum(size for verb, size in sizes if verb == "prefetch"),
@@ -122,6 +141,13 @@ def checked(graph: Json, plan: Json, device: Json) -> tuple[ValidationReport, li
         end=tuple(end),
     )
     return report, memory, stays
+
+
+def _steady_state(graph: Json, plan: Json, device: Json) -> tuple[float, list[float]]:
+    """A period and starts that the core claims; they are not trusted."""
+    from memsched._core import Device, Graph, Schedule, steady_state
+
+    return steady_state(Graph.from_json(dict(graph)), Schedule.from_json(dict(plan)), Device.from_json(dict(device)))
 
 
 def validate(problem: Any, schedule: Any = None, device: Any = None) -> ValidationReport:
@@ -217,7 +243,10 @@ def _derived(
     often = {batch: sum(times for one, times in rounds if one == batch) for batch in graphs}
     enough = goal / often[rounds[0][0]] if len(graphs) == 1 else math.inf  # the search stops at a known goal
     if report.bound_on == "once":
-        found = math.fsum(often[batch] * bound_of_once(graph, device) for batch, graph in graphs.items())
+        bounds = {
+            batch: bound_of_period if _has_persistent(graph) else bound_of_once for batch, graph in graphs.items()
+        }
+        found = math.fsum(often[batch] * bounds[batch](graph, device) for batch, graph in graphs.items())
         return min(found, report.makespan)
     found = math.fsum(often[batch] * bound_of_every_plan(graph, device, enough) for batch, graph in graphs.items())
     if found > report.makespan * (1 + ROUNDING) + _TINY:
@@ -227,6 +256,8 @@ def _derived(
 
 def bound_of_every_plan(graph: Json, device: Json, enough: float) -> float:
     """The largest of three bounds, or one that is enough. The core is asked for certificates."""
+    if _has_persistent(graph):
+        return bound_of_period(graph, device)
     found = _bound_of_cut(graph, device)
     if found * (1 + ROUNDING) < enough:
         op, rest = pauses_to_come(Facts(graph, device))

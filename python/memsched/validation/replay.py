@@ -1,4 +1,7 @@
-"""The list of steps of a plan, gone through once without a clock: it is legal and keeps its budget, or is refused."""
+"""The list of steps of a plan, gone through without a clock: it is legal and keeps its budget, or is refused.
+
+Once, or three times if the graph has persistent tensors: then the list is repeated without end.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from memsched.errors import ScheduleError
 
 Json = Mapping[str, Any]
 AT_TIME_0 = -1  # the "step" that brings input and weight tensors
+_REPETITIONS = 3  # of a list that is repeated: steps wait for nothing from before the previous one
 _FIELDS = {"run": "alg at skip after", "offload": "after", "prefetch": "at after", "free": ""}
 
 
@@ -25,6 +29,7 @@ class Buffer:
     dies: int | None = None
     low: int = 0  # address, in contiguous plans
     touched: list[int] = field(default_factory=list)  # steps that must end before it is freed
+    written: int = AT_TIME_0  # the last step that fills or updates it
 
     def overlaps(self, other: Buffer) -> bool:
         return max(self.low, other.low) < min(self.low + self.bytes, other.low + other.bytes)
@@ -76,7 +81,7 @@ def is_natural(value: Any) -> bool:
 
 
 class Replay:
-    """One pass over the list of steps in order, without a clock."""
+    """A pass over the list of steps in order, without a clock; `count` steps, and again if `repeated`."""
 
     def __init__(self, graph: Json, plan: Json, device: Json) -> None:
         self.tensors: dict[str, int] = {tensor["name"]: tensor["size"] for tensor in graph["tensors"]}
@@ -90,27 +95,73 @@ class Replay:
         self.steps: list[Step] = []
         self.buffers: list[Buffer] = []
         self.on_device: dict[str, Buffer] = {}
-        self.on_host: dict[str, int] = {}  # tensor -> its first offload
-        self.host_bytes = 0
-        self.runs: dict[str, list[int]] = {}
+        self.count = len(plan["steps"])
+        self.places = {one["name"]: "device" for one in graph["tensors"] if one["role"] == "persistent"}
+        self.repeated = bool(self.places)
+        self.places |= self.border(plan.get("border", {}))
+        self.on_host: dict[str, int] = {}  # tensor -> the offload that made the copy, or AT_TIME_0
+        self.on_host |= dict.fromkeys((name for name, place in self.places.items() if place != "device"), AT_TIME_0)
+        self.fetched: dict[str, int] = {}  # tensor -> its last prefetch
         self.last_run = AT_TIME_0
         self.arena = Arena()  # contents of the device, in contiguous plans
         self.live = self.peak = 0  # bytes in list order, without resident
         for tensor in graph["tensors"]:
-            if tensor["role"] in ("input", "weight"):  # packed from address 0, in the order of the graph
+            role, place = tensor["role"], self.places.get(tensor["name"])
+            if role in ("input", "weight") or place in (
+                "device",
+                "both",
+            ):  # packed from address 0
                 self.hold(buffer := Buffer(tensor["name"], tensor["size"], AT_TIME_0, low=self.live))
                 self.arena.takes(buffer)
         if self.live > self.capacity:
             need = self.live - self.capacity + self.budget
             raise ScheduleError(f"At time 0 there are {told(need)}, and the budget is {told(self.budget)}; raise it.")
-        for raw in plan["steps"]:
+        for _ in range(_REPETITIONS if self.repeated else 1):
+            self.play(plan["steps"])
+
+    def border(self, given: Any) -> Mapping[str, str]:
+        """Check where the plan says that persistent tensors are before and after its list."""
+        if not isinstance(given, Mapping):
+            raise ScheduleError(f"border is {given!r}; give a dict of persistent tensors.")
+        for name, place in given.items():
+            if name not in self.places or place not in ("device", "host", "both"):
+                text = f"border has {name!r}: {place!r}; give persistent tensors, each device, host or both"
+                raise ScheduleError(f"{text}.")
+        return given
+
+    def play(self, steps: Sequence[Any]) -> None:
+        """Go through the list once: all ops run, and all tensors end where they began."""
+        began = set(self.on_device)
+        self.runs: dict[str, list[int]] = {}
+        self.updates = dict.fromkeys(self.places, 0)
+        self.on_host = {name: by for name, by in self.on_host.items() if self.places.get(name, "device") != "device"}
+        self.kept = set(self.on_host)  # have bytes on the host
+        self.check_host()
+        for raw in steps:
             self.add(raw)
         for name in self.ops:
             if name not in self.runs:
                 raise ScheduleError(f"Op {name!r} never runs; add a run step for it.")
+        if not self.repeated:
+            return
+        for name in sorted(began ^ set(self.on_device)):
+            remedy = "prefetch it before the end" if name in began else "free it before the end"
+            raise ScheduleError(f"The list is repeated, but {name!r} does not end where it began; {remedy}.")
+        for name, place in self.places.items():
+            if place != "device" and name not in self.on_host:
+                raise ScheduleError(f"{name!r} begins on the host and ends without a copy there; offload it.")
+
+    def check_host(self) -> None:
+        """Refuse more bytes on the host than it has."""
+        held = sum(self.tensors[name] for name in self.kept)
+        if self.host_memory is not None and held > self.host_memory:
+            text = f"host copies take {told(held)}, host_memory is {told(self.host_memory)}; offload less"
+            if not self.steps:
+                raise ScheduleError(f"At time 0 {text}.")
+            self.fail(f"{text}.")
 
     def fail(self, text: str) -> NoReturn:
-        index, step = len(self.steps) - 1, self.steps[-1]
+        index, step = (len(self.steps) - 1) % self.count, self.steps[-1]
         raise ScheduleError(f"Step {index} ({step.verb} {step.name}): {text}", index)
 
     def hold(self, buffer: Buffer) -> None:
@@ -122,11 +173,11 @@ class Replay:
 
     def add(self, raw: Any) -> None:
         """Check the fields that all steps share, then apply the step."""
-        index = len(self.steps)
+        index, listed = len(self.steps), len(self.steps) % self.count
         verbs = [verb for verb in _FIELDS if verb in raw] if isinstance(raw, Mapping) else []
         if len(verbs) != 1:
             found = " and ".join(verbs) or "no verb"
-            raise ScheduleError(f"Step {index} has {found}; give exactly one of {', '.join(_FIELDS)}.", index)
+            raise ScheduleError(f"Step {listed} has {found}; give exactly one of {', '.join(_FIELDS)}.", listed)
         verb, name = verbs[0], raw[verbs[0]]
         self.steps.append(Step(verb, str(name), self.last_run))
         if not isinstance(name, str) or name not in (self.ops if verb == "run" else self.tensors):
@@ -136,11 +187,11 @@ class Replay:
             if key != verb and key not in _FIELDS[verb].split():
                 self.fail(f"field {key!r} is unknown; drop it, {verb} takes {_FIELDS[verb] or 'no other'}.")
         after = raw.get("after", [])
-        if not isinstance(after, (list, tuple)) or not all(is_natural(at) and at < index for at in after):
-            self.fail(f"after is {after!r}; give a list of indices of earlier steps, 0 to {index - 1}.")
+        if not isinstance(after, (list, tuple)) or not all(is_natural(at) and at < listed for at in after):
+            self.fail(f"after is {after!r}; give a list of indices of earlier steps, 0 to {listed - 1}.")
         if "at" in raw and not self.contiguous:
             self.fail('at is given in a fluid plan; drop it or set "memory": "contiguous".')
-        self.steps[-1].waits.extend(after)
+        self.steps[-1].waits.extend(index - listed + at for at in after)
         if verb == "run":
             self.run(index, name, raw)
         elif verb == "free":
@@ -161,6 +212,10 @@ class Replay:
             self.fail(f"skip is {skip!r}; skip nothing or the whole tape of the op, {list(tape)!r}.")
         for tensor in dict.fromkeys(op["reads"]):
             self.touch(index, tensor)
+            if tensor in self.places:
+                self.check_version(name, tensor)
+        for tensor in op.get("updates", ()):
+            self.update(index, tensor)
         births = [Buffer(name, self.tensors[name], index) for name in op["writes"] if name not in skip]
         for buffer in births:
             if buffer.name in self.on_device:
@@ -176,6 +231,22 @@ class Replay:
         self.runs.setdefault(name, []).append(index)
         self.last_run = index
 
+    def check_version(self, op: str, tensor: str) -> None:
+        """Refuse a run that reads a persistent tensor before or after other updates than the graph lists before it."""
+        names = list(self.ops)
+        due = sum(tensor in self.ops[one].get("updates", ()) for one in names[: names.index(op)])
+        if self.updates[tensor] != due:
+            text = f"it reads {tensor!r} after {self.updates[tensor]} updates, in the graph it comes after {due}"
+            self.fail(f"{text}; keep the order of reads and updates.")
+
+    def update(self, index: int, tensor: str) -> None:
+        """Write a tensor in place: once its copy to the host is over, which is stale from then on."""
+        buffer = self.on_device[tensor]
+        self.steps[index].waits += (other for other in buffer.touched if other != index)
+        buffer.written = index
+        self.on_host.pop(tensor, None)
+        self.updates[tensor] += 1
+
     def transfer(self, index: int, name: str, raw: Json) -> None:
         step, size = self.steps[index], self.tensors[name]
         if self.rate[step.verb] == 0:
@@ -185,18 +256,20 @@ class Replay:
         if step.verb == "offload":
             self.touch(index, name)
             step.reads = [name]
-            self.host_bytes += size if name not in self.on_host else 0
-            self.on_host.setdefault(name, index)
-            if self.host_memory is not None and self.host_bytes > self.host_memory:
-                self.fail(
-                    f"host copies take {told(self.host_bytes)}, host_memory is {told(self.host_memory)}; offload less."
-                )
+            if name not in self.on_host:
+                self.on_host[name] = index
+                if name in self.fetched:  # which reads the copy that is replaced
+                    step.waits.append(self.fetched[name])
+            self.kept.add(name)
+            self.check_host()
             return
         if name not in self.on_host:
             self.fail(f"tensor {name!r} has no host copy; list an offload of it earlier.")
         if name in self.on_device:
             self.fail(f"tensor {name!r} is already on the device; free it first or drop the prefetch.")
-        step.waits.append(self.on_host[name])
+        if self.on_host[name] != AT_TIME_0:
+            step.waits.append(self.on_host[name])
+        self.fetched[name] = index
         self.allocate(index, [Buffer(name, size, index)], {name: raw["at"]} if "at" in raw else {})
 
     def free(self, index: int, name: str) -> None:
@@ -214,8 +287,7 @@ class Replay:
         if name not in self.on_device:
             self.fail(f"it needs {name!r}, which is not on the device; prefetch it or run its op before.")
         buffer = self.on_device[name]
-        if buffer.born != AT_TIME_0:
-            self.steps[index].waits.append(buffer.born)
+        self.steps[index].waits += {buffer.born, buffer.written} - {AT_TIME_0}  # given times may be rounded apart
         buffer.touched.append(index)
 
     def allocate(self, index: int, births: list[Buffer], at: Any) -> None:
@@ -238,5 +310,6 @@ class Replay:
                 text = f"{buffer.bytes} bytes at {low} overlap {other.bytes} bytes at {other.low}"
                 self.fail(f"{buffer.name!r}: {text} ({other.name!r}); move it or free the other before.")
             buffer.touched.append(index)
+            buffer.written = index
             self.hold(buffer)
         self.steps[index].births = births

@@ -10,6 +10,7 @@ from typing import Any
 from memsched.arena.placement import Placement
 from memsched.errors import InvalidInputError, shown
 from memsched.result import Planned, Result, results_in
+from memsched.show.arena import check_drawn
 from memsched.show.report.comparison import studies
 from memsched.show.report.page import check_jinja
 from memsched.show.report.placement_page import placement_page
@@ -89,6 +90,8 @@ def write_report(
     wanted = len(listed) == 1 if compare is None else checks.flag("compare", compare)
     checks.progress(progress)
     check_jinja()
+    for result in listed:
+        check_drawn(result)
     found = studies(listed, time_limit, progress) if wanted else [None] * len(listed)
     write_bytes(path, results_page(listed, found).encode("utf-8", "replace"))
 

@@ -1,0 +1,201 @@
+#include "memsched/simulate/repetition.h"
+
+#include <algorithm>
+#include <deque>
+
+namespace memsched {
+namespace {
+
+// Goes through the list twice; the second time, all that a step may wait for has its place in one of both. Steps are
+// numbered throughout: the first time 0 .. n-1, the second n .. 2n-1; -1 is "none". What ended a whole repetition
+// before a step, rule E9 knows.
+class RepetitionScan {
+  public:
+    RepetitionScan(const Graph& graph, const StepList& list, const Device& device, Bytes capacity, Pace& pace)
+        : graph_(graph), list_(list), device_(device), capacity_(capacity), live_(bytes_at_border(graph, list)),
+          tensors_(graph.tensors().size()), steps_(list.steps.size()) {
+        for (const auto& [tensor, copies] : list.border) {
+            tensors_[at(tensor)].kept = tensors_[at(tensor)].on_host = copies != Copies::device;
+        }
+        const auto n = static_cast<StepId>(steps_.size());
+        for (now_ = 0; now_ < 2 * n; ++now_) {
+            if (now_ == n) {
+                cross_border();
+            }
+            current_ = {};
+            const Step& step = list.steps[at(now_ % n)];
+            wait_for(run_, true); // E1
+            if (step.after >= 0) {
+                for (const StepId earlier : list.after[at(step.after)]) {
+                    wait_for(earlier + (now_ / n) * n);
+                }
+            }
+            step.verb == Verb::run ? scan_run(step) : step.verb == Verb::free ? scan_free(step) : scan_transfer(step);
+            pace.spend(Pace::named + static_cast<std::int64_t>(current_.returns.size()));
+            steps_[at(now_ % n)] = std::move(current_);
+        }
+    }
+
+    std::vector<RepeatedStep> take() { return std::move(steps_); }
+
+  private:
+    struct TensorState {
+        StepId made = -1;                          // the step that completes the device copy
+        StepId run = -1, offload = -1, fetch = -1; // the last of each that uses or makes the device copy
+        StepId host = -1;                          // the offload that completes the host copy
+        StepId fetched = -1;                       // the last prefetch from it
+        bool on_host = false, kept = false;        // has a host copy, and across the border
+    };
+    struct Return {
+        StepId step;
+        Bytes bytes;
+    };
+
+    void cross_border() { // host copies of what is not on the host there are dropped
+        for (TensorState& state : tensors_) {
+            state.on_host = state.on_host && state.kept;
+        }
+    }
+
+    Awaited awaited(StepId step, bool start, Bytes bytes) const {
+        const auto n = static_cast<StepId>(steps_.size());
+        return {step % n, step < n, start, bytes};
+    }
+
+    void wait_for(StepId step, bool start = false) {
+        if (step >= 0) {
+            current_.waits.push_back(awaited(step, start, 0));
+        }
+    }
+
+    void wait_on(StepId& stream) { // and take its place
+        wait_for(stream);
+        stream = now_;
+    }
+
+    void scan_run(const Step& step) {
+        const Op& op = graph_.op(step.id);
+        const Bytes scratch = workspace(op, step.choice, step.skip);
+        wait_on(compute_);
+        for (const TensorId t : op.reads) {
+            wait_for(tensors_[at(t)].made);
+            tensors_[at(t)].run = now_;
+        }
+        for (const TensorId t : op.updates) {
+            TensorState& state = tensors_[at(t)];
+            wait_for(state.offload); // what it reads must not change
+            state.made = now_;
+            state.on_host = false;
+        }
+        Bytes outputs = 0;
+        for (const TensorId t : op.writes) {
+            if (!skips(graph_, step, t)) {
+                TensorState& state = tensors_[at(t)];
+                state.made = state.run = now_;
+                state.offload = state.fetch = -1;
+                outputs += graph_.tensor(t).bytes;
+            }
+        }
+        reserve(outputs + scratch, true);
+        live_ += outputs;
+        run_ = now_;
+        of_run_.clear(); // what only earlier runs use is back when this one starts
+        of_run_.push_back({now_, scratch});
+        current_.time = op.choices[at(step.choice)].time;
+        current_.gives = scratch;
+    }
+
+    void scan_transfer(const Step& step) {
+        TensorState& state = tensors_[at(step.id)];
+        const Bytes bytes = graph_.tensor(step.id).bytes;
+        const bool out = step.verb == Verb::offload;
+        wait_on(!out && device_.duplex ? in_ : link_);
+        current_.time = transfer_time(bytes, out ? device_.d2h : device_.h2d, device_.latency);
+        if (out) {
+            wait_for(state.made);
+            state.offload = now_;
+            if (!state.on_host) {
+                wait_for(state.fetched); // it reads the copy that is replaced
+                state.host = now_;
+                state.on_host = true;
+            }
+            return;
+        }
+        wait_for(state.host);
+        state.made = state.fetch = state.fetched = now_;
+        state.run = state.offload = -1;
+        reserve(bytes, false);
+        live_ += bytes;
+    }
+
+    void scan_free(const Step& step) {
+        const TensorState& state = tensors_[at(step.id)];
+        const Bytes bytes = graph_.tensor(step.id).bytes;
+        wait_for(state.run);
+        wait_for(state.offload);
+        const bool fetched_for_nothing = state.run < 0 && state.fetch >= 0; // else a run has waited for the prefetch
+        if (fetched_for_nothing) {
+            wait_for(state.fetch);
+        }
+        live_ -= bytes;
+        current_.gives = bytes;
+        if (bytes > 0 && (state.offload >= 0 || fetched_for_nothing)) {
+            of_link_.push_back({now_, bytes});
+        } else if (bytes > 0 && state.run >= 0 && state.run == run_) {
+            of_run_.push_back({now_, bytes});
+        }
+    }
+
+    // E7. The bytes that may still be awaited when the step starts.
+    void reserve(Bytes bytes, bool is_run) {
+        current_.takes = bytes;
+        current_.may_lack = capacity_ - live_ - bytes;
+        while (!of_link_.empty() && of_link_.front().step <= now_ - static_cast<StepId>(steps_.size())) {
+            of_link_.pop_front(); // E9
+        }
+        if (bytes == 0) {
+            return;
+        }
+        Bytes sum = 0;
+        const auto add = [&](const Return& one) {
+            sum += one.bytes;
+            current_.returns.push_back(awaited(one.step, false, one.bytes));
+        };
+        std::ranges::for_each(of_link_, add);
+        if (!is_run) {
+            std::ranges::for_each(of_run_, add);
+        }
+        if (sum <= current_.may_lack) {
+            current_.returns.clear();
+        }
+    }
+
+    const Graph& graph_;
+    const StepList& list_;
+    const Device& device_;
+    Bytes capacity_, live_;
+    std::vector<TensorState> tensors_;
+    std::vector<RepeatedStep> steps_;
+    RepeatedStep current_;
+    StepId now_ = 0;
+    StepId run_ = -1, compute_ = -1, link_ = -1, in_ = -1; // the last run, and the last step of each stream
+    std::deque<Return> of_link_;                           // frees that wait for transfers
+    std::vector<Return> of_run_;                           // bytes that the last run uses, and gives back
+};
+
+} // namespace
+
+Bytes bytes_at_border(const Graph& graph, const StepList& list) {
+    Bytes bytes = source_bytes(graph);
+    for (const auto& [tensor, copies] : list.border) {
+        bytes -= copies == Copies::host ? graph.tensor(tensor).bytes : 0;
+    }
+    return bytes;
+}
+
+std::vector<RepeatedStep> repeated_steps(const Graph& graph, const StepList& list, const Device& device, Bytes capacity,
+                                         Pace& pace) {
+    return RepetitionScan(graph, list, device, capacity, pace).take();
+}
+
+} // namespace memsched
