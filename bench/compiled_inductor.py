@@ -22,7 +22,7 @@ from torch._functorch import config as functorch_config
 from torch.profiler import ProfilerActivity, profile
 
 from memsched.errors import InfeasibleError
-from memsched.torch.compiled.group import plans
+from memsched.torch.compiled.groups import plans
 
 BUDGETS = (1.0, 0.3, 0.05)
 SOLVERS = ("dp", "greedy")

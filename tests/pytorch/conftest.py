@@ -30,9 +30,9 @@ def _begin_anew() -> None:
     if "torch._dynamo" in sys.modules:  # it takes seconds to import
         torch._dynamo.reset()
     if "memsched.torch.compiled.group" in sys.modules:
-        from memsched.torch.compiled import group
+        from memsched.torch.compiled import groups
 
-        group._GROUPS.clear()  # one whose results are not collected yet would be in the midst of a step
+        groups._GROUPS.clear()  # one whose results are not collected yet would be in the midst of a step
     if "memsched.torch.compiled.copies" in sys.modules:
         from memsched.torch.compiled import copies
         from memsched.torch.lanes import EmulatedLanes

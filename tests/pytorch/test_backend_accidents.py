@@ -16,8 +16,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memsched.torch.compiled import copies, group, unit
-from memsched.torch.compiled.group import plans
+from memsched.torch.compiled import copies, groups, unit
+from memsched.torch.compiled.groups import plans
 from memsched.torch.compiled.unit import counted
 from memsched.torch.lanes import CudaLanes, EmulatedLanes
 from pytorch.compiled_models import layers
@@ -224,7 +224,7 @@ def test_steps_beside_a_loss_that_is_kept_cost_no_more_and_more(nets: Any, monke
     made = []
     for _ in range(40):
         assert step(plain, plain) == step(planned, run)
-        made.append(sum(len(one._planned) + len(one._calls) + len(one._known) for one in group._GROUPS.values()))
+        made.append(sum(len(one._planned) + len(one._calls) + len(one._known) for one in groups._GROUPS.values()))
     assert max(made[20:]) <= max(made[:20])
     kept.backward()
     assert all(p.grad is not None for p in planned.parameters())

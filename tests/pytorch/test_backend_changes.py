@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from memsched.errors import InfeasibleError
-from memsched.torch.compiled.group import plans
+from memsched.torch.compiled.groups import plans
 from pytorch.changing_models import ERRORS, HONOURED, STRICT, Changing, restored
 from pytorch.odd_models import Case, inputs
 from pytorch.test_backend_odd import built, same, some_slow, train

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import memsched.torch as mt
 from memsched.errors import InfeasibleError
-from memsched.torch.compiled.group import plans
+from memsched.torch.compiled.groups import plans
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from pytorch.allocator import allocator_peak
 from pytorch.test_compiled_models import compared, gradients

@@ -17,7 +17,7 @@ from torch import nn
 
 from memsched.torch.compiled import cache
 from memsched.torch.compiled.copies import Traffic
-from memsched.torch.compiled.group import plans
+from memsched.torch.compiled.groups import plans
 from memsched.torch.compiled.unit import counted
 from memsched.torch.lanes import EmulatedLanes
 from pytorch.allocator import allocator_peak

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from memsched.errors import InfeasibleError
-from memsched.torch.compiled.group import plans
+from memsched.torch.compiled.groups import plans
 from memsched.torch.compiled.plan import CompiledPlan
 from memsched.torch.compiled.unit import counted
 from memsched.torch.compiled.unplanned import UnplannedWarning

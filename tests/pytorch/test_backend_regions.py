@@ -15,7 +15,7 @@ from torch.compiler import nested_compile_region
 from torch.nn import functional
 
 import memsched.torch as mt
-from memsched.torch.compiled.group import plans
+from memsched.torch.compiled.groups import plans
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.errors import CaptureError
 from pytorch.test_compiled_models import made_since

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from memsched.torch.compiled.group import plans
+from memsched.torch.compiled.groups import plans
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from pytorch.compiled_models import Tied, UNet, layers
 from pytorch.test_compiled_models import WithStatistics, compared, gradients, made_since

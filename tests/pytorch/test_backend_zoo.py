@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from memsched.errors import InfeasibleError
-from memsched.torch.compiled.group import plans
+from memsched.torch.compiled.groups import plans
 from memsched.torch.compiled.unit import counted
 from pytorch.compiled_models import squares
 from pytorch.models import CASES, Case

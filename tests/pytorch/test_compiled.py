@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from memsched.torch.compiled import copies
-from memsched.torch.compiled.group import plans
+from memsched.torch.compiled.groups import plans
 from memsched.torch.compiled.plan import CompiledPlan, _Problem
 from memsched.torch.compiled.unit import counted
 from memsched.torch.compiled.unplanned import UnplannedWarning

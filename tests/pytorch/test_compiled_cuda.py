@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from memsched.torch.compiled import copies, unit
-from memsched.torch.compiled.group import plans
+from memsched.torch.compiled.groups import plans
 from memsched.torch.lanes import CudaLanes
 from memsched.torch.trial import first_difference, trial_step
 from pytorch.fake_cuda import FakeCuda

@@ -16,7 +16,7 @@ from torch import fx, nn
 from torch._subclasses import FakeTensorMode
 
 from memsched.errors import InfeasibleError, InvalidInputError
-from memsched.torch.compiled.group import plans
+from memsched.torch.compiled.groups import plans
 from memsched.torch.compiled.unplanned import UnplannedWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # as Inductor is imported

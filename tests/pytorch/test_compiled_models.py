@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from memsched.errors import InfeasibleError, MemschedError
 from memsched.torch.compiled import copies
-from memsched.torch.compiled.group import plans
+from memsched.torch.compiled.groups import plans
 from memsched.torch.compiled.options import read_options
 from memsched.torch.compiled.plan import CompiledPlan
 from memsched.torch.compiled.unit import counted

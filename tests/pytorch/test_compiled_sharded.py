@@ -45,7 +45,7 @@ def train(rank: int, way: str, folder: str) -> None:
     os.environ["MEMSCHED_CACHE"] = ""
     store = torch.distributed.FileStore(f"{folder}/store", 2)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    from memsched.torch.compiled.group import plans
+    from memsched.torch.compiled.groups import plans
     from memsched.torch.compiled.unit import counted
 
     torch.manual_seed(0)

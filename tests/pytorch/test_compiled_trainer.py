@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from memsched.torch import zoo
-from memsched.torch.compiled.group import plans
+from memsched.torch.compiled.groups import plans
 
 zoo.torchvision()  # which transformers imports; it may lack its own operators
 transformers = pytest.importorskip("transformers")

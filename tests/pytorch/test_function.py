@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from memsched.torch.compiled.group import _GROUPS
+from memsched.torch.compiled.groups import _GROUPS
 
 DIRECT, TRACED = "CapturedBackward", "CompiledFunctionBackward"
 

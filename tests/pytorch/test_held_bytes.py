@@ -12,7 +12,7 @@ from torch._higher_order_ops.map import map as higher_order_map
 from torch._higher_order_ops.while_loop import while_loop
 
 import memsched.torch as mt
-from memsched.torch.compiled.group import plans
+from memsched.torch.compiled.groups import plans
 from pytorch.allocator import allocator_peak
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]

@@ -110,7 +110,7 @@ def test_the_error_names_a_budget_for_the_orders_so_far() -> None:
         else:
             break
         assert len(budgets) <= 1 + len(orders)
-    assert any("in each order of its backwards" in one for one in said)
+    assert any("each order of its backwards" in one for one in said)
     assert budgets == sorted(set(budgets))
     assert max(found[2::3]) <= budgets[-1]
 

@@ -18,7 +18,7 @@ from memsched.torch.profile import profile
 
 if TYPE_CHECKING:
     from memsched.torch.compiled.as_graph import Resident
-    from memsched.torch.compiled.group import plans
+    from memsched.torch.compiled.groups import plans
     from memsched.torch.compiled.plan import CompiledPlan
     from memsched.torch.model_plan import TorchPlan, plan
     from memsched.torch.preflight import fit

@@ -111,7 +111,8 @@ def build(
     if fake is not None and where.type == "cuda" and not torch.cuda.is_available():
         raise InvalidInputError("device is 'cuda' but no GPU is here: autograd aborts on fake CUDA tensors; use 'cpu'")
     found = parse_model(spec)
-    make = builder_of(found, spec)
+    with torch.random.fork_rng(devices=[]):  # what is imported may draw
+        make = builder_of(found, spec)
     light = fake is not None or where.type == "meta"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(checks.count("seed", seed, 0, 2**63 - 1))

@@ -10,7 +10,8 @@ from torch import fx
 
 from memsched.support.units import parse_bandwidth
 from memsched.torch.compiled.function import function_of
-from memsched.torch.compiled.group import Group, group_of
+from memsched.torch.compiled.group import Group
+from memsched.torch.compiled.groups import group_of
 from memsched.torch.compiled.joint import check_casts, give_memory
 from memsched.torch.compiled.options import Options, read_options, refusal
 from memsched.torch.compiled.private import (

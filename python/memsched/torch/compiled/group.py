@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import threading
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,8 +15,18 @@ import torch
 from memsched.errors import InfeasibleError
 from memsched.support.documents import Document
 from memsched.support.units import format_bytes
-from memsched.torch.compiled.as_graph import Visit, held_by_caller
-from memsched.torch.compiled.held import Call, Due, Identities, Key, Memory, Path, Place, gradient_bytes, held_in_step
+from memsched.torch.compiled.held import (
+    Call,
+    Due,
+    Identities,
+    Key,
+    Memory,
+    Path,
+    Place,
+    gradient_bytes,
+    held_in_step,
+    visits_of,
+)
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, plan_and_document, plan_carefully
 from memsched.torch.compiled.private import in_backward, saving_is_hooked
@@ -76,11 +85,11 @@ class Group:
         self._identities = Identities()
         self.watch = Watch(options)
         self._serials = itertools.count()
-        _ALIVE.add(self)
+        ALIVE.add(self)
 
     def forget(self) -> None:
         """Its plans are no longer among those that `plans` lists."""
-        _ALIVE.discard(self)
+        ALIVE.discard(self)
 
     def versions(self) -> Iterator[Version]:
         """Those of all its graphs."""
@@ -88,7 +97,7 @@ class Group:
 
     def plans(self) -> list[CompiledPlan]:
         """In the order in which they were made."""
-        return _distinct(self.versions())
+        return distinct(self.versions())
 
     def enter(self, unit: Unit, args: Sequence[Any]) -> Due:
         """Choose the version of a forward."""
@@ -299,7 +308,7 @@ class Group:
 
     def _span(self, units: Sequence[Unit], calls: Sequence[Call], path: Path) -> None:
         """One plan for all graphs of a step. The steps that begin alike must fit beside it."""
-        visits, orders = self._visits(units, calls), self._orders[path][::-1]
+        visits, orders = visits_of(units, calls, self._loss), self._orders[path][::-1]
         held = held_in_step(calls, visits, self.options)
         plan, document = plan_and_document(visits, orders[0], held, self.options, self._plans, orders[1:])
         step = Spanned([call.unit for call in calls], visits, held, orders, plan, document["seconds"])
@@ -329,22 +338,6 @@ class Group:
         said += "no plan of one leaves room for the others"
         raise InfeasibleError(said, max(one.enough for one in (step, *alike.values())))
 
-    def _visits(self, units: Sequence[Unit], calls: Sequence[Call]) -> list[Visit]:
-        """Of these calls; the caller's loss runs after the last of them."""
-        found = [
-            Visit(
-                unit.joint,
-                unit.sizes(call.key.numbers, call.key.whole),
-                static=sorted(unit.static),
-                parameters=frozenset(key for key, (_, lasts) in call.given.items() if lasts),
-                leaves=call.key.leaves,
-                beside=unit.beside.get(call.key.numbers, 0),
-            )
-            for unit, call in zip(units, calls, strict=True)
-        ]
-        results = held_by_caller(found[-1].joint, found[-1].sizes).results
-        return [*found[:-1], replace(found[-1], loss=self._loss.with_results(results))]
-
     def _alone(self, unit: Unit, call: Call, key: Key) -> int:
         """A version for a graph that no plan spans yet."""
         eager = self.options.mode == "eager"
@@ -353,7 +346,7 @@ class Group:
         found = self._alone_of.setdefault(key, [])
         if len(found) == _MOST_ALONE:  # it keeps being called while others hold more and more
             return found[-1]
-        (visit,) = self._visits([unit], [call])
+        (visit,) = visits_of([unit], [call], self._loss)
         held = held_in_step([*self._calls, call], [visit], self.options)
         if unit.joint.device.type != "cuda":  # whose allocator knows
             held = replace(held, others=held.others + self._kept())
@@ -380,37 +373,10 @@ class Group:
         return sum(unit.versions[call.version].kept for call in self._calls if (unit := call.unit()) is not None)
 
 
-_ALIVE: weakref.WeakSet[Group] = weakref.WeakSet()
-_GROUPS: weakref.WeakValueDictionary[Any, Group] = weakref.WeakValueDictionary()  # units keep theirs
+ALIVE: weakref.WeakSet[Group] = weakref.WeakSet()
 
 
-def group_of(options: Options) -> Group:
-    """The group of graphs under a budget, which is the whole process's: those of a thread with the same options."""
-    return _GROUPS.setdefault((options, threading.get_ident()), Group(options))
-
-
-def plans() -> list[CompiledPlan]:
-    """The plans that compiled models of this process follow.
-
-    Returns
-    -------
-    list of CompiledPlan
-        In the order in which they were made; none of models that are gone.
-
-    Examples
-    --------
-    >>> import torch, memsched.torch
-    >>> model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh()) for _ in range(8)))
-    >>> compiled = torch.compile(model, backend="memsched", options={"budget": "60%"})
-    >>> compiled(torch.randn(256, 64)).sum().backward()
-    >>> plan = memsched.torch.plans()[-1]
-    >>> plan.peak_memory <= plan.result.schedule.budget
-    True
-    """
-    versions = [one for group in list(_ALIVE) for one in group.versions()]
-    return _distinct(versions)
-
-
-def _distinct(versions: Iterable[Version]) -> list[CompiledPlan]:
+def distinct(versions: Iterable[Version]) -> list[CompiledPlan]:
+    """The plans of some versions, each once, in the order in which they were made."""
     ordered = sorted(versions, key=lambda version: version.serial)
     return list({id(one.plan): one.plan for one in ordered if one.plan is not None}.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -13,6 +13,7 @@ import torch
 from memsched.support.units import parse_bytes
 from memsched.torch.compiled.as_graph import Resident, Visit, held_by_caller
 from memsched.torch.compiled.options import Options
+from memsched.torch.compiled.sizes import LossBytes
 from memsched.torch.compiled.unit import Unit
 from memsched.torch.optimizer_state import optimizer_bytes
 
@@ -90,6 +91,23 @@ class Due:
             self._group.due -= 1
 
     __del__ = over
+
+
+def visits_of(units: Sequence[Unit], calls: Sequence[Call], loss: LossBytes) -> list[Visit]:
+    """Of these calls; the caller's loss runs after the last of them."""
+    found = [
+        Visit(
+            unit.joint,
+            unit.sizes(call.key.numbers, call.key.whole),
+            static=sorted(unit.static),
+            parameters=frozenset(key for key, (_, lasts) in call.given.items() if lasts),
+            leaves=call.key.leaves,
+            beside=unit.beside.get(call.key.numbers, 0),
+        )
+        for unit, call in zip(units, calls, strict=True)
+    ]
+    results = held_by_caller(found[-1].joint, found[-1].sizes).results
+    return [*found[:-1], replace(found[-1], loss=loss.with_results(results))]
 
 
 def held_in_step(calls: Sequence[Call], visits: Sequence[Visit], options: Options) -> Resident:

@@ -12,7 +12,7 @@ from memsched._core import Graph
 from memsched.support.documents import Document
 from memsched.torch.compiled.as_graph import Resident, Visit, prefix, step_graph
 from memsched.torch.compiled.group import Group
-from memsched.torch.compiled.held import Call, Due, Key, Path, held_in_step
+from memsched.torch.compiled.held import Call, Due, Key, Path, held_in_step, visits_of
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, key_of_step
 from memsched.torch.compiled.sizes import LossBytes
@@ -42,7 +42,7 @@ class Unplanned(Group):
         units = [unit for call in self._calls if (unit := call.unit()) is not None]
         if not units:
             raise CaptureError("PyTorch captures nothing of the step")
-        visits = self._visits(units, self._calls)
+        visits = visits_of(units, self._calls, self._loss)
         return visits, self._order(), held_in_step(self._calls, visits, self.options)
 
     def _alone(self, unit: Unit, call: Call, key: Key) -> int:
@@ -72,7 +72,7 @@ class Expecting(Group):
     def _alone(self, unit: Unit, call: Call, key: Key) -> int:
         k, visits = len(self._calls), self._expected.visits
         if k < visits > 1 and not key.gradients and self._place.path in self._followed:
-            (visit,), expected = self._visits([unit], [call]), self._expected
+            (visit,), expected = visits_of([unit], [call], self._loss), self._expected
             within = held_in_step([*self._calls, call], [visit], self.options).total <= expected.resident.total
             if within and _form_of(visit) == _form_in(self._expected.result.graph, prefix(k, visits)):
                 self._followed.add((*self._place.path, key))

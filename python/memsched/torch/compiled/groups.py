@@ -1,0 +1,40 @@
+"""The groups of this process, and the plans that they follow."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+from memsched.torch.compiled.group import ALIVE, Group, distinct
+from memsched.torch.compiled.options import Options
+from memsched.torch.compiled.plan import CompiledPlan
+
+_GROUPS: weakref.WeakValueDictionary[Any, Group] = weakref.WeakValueDictionary()  # units keep theirs
+
+
+def group_of(options: Options) -> Group:
+    """The group of graphs under a budget, which is the whole process's: those of a thread with the same options."""
+    return _GROUPS.setdefault((options, threading.get_ident()), Group(options))
+
+
+def plans() -> list[CompiledPlan]:
+    """The plans that compiled models of this process follow.
+
+    Returns
+    -------
+    list of CompiledPlan
+        In the order in which they were made; none of models that are gone.
+
+    Examples
+    --------
+    >>> import torch, memsched.torch
+    >>> model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh()) for _ in range(8)))
+    >>> compiled = torch.compile(model, backend="memsched", options={"budget": "60%"})
+    >>> compiled(torch.randn(256, 64)).sum().backward()
+    >>> plan = memsched.torch.plans()[-1]
+    >>> plan.peak_memory <= plan.result.schedule.budget
+    True
+    """
+    versions = [one for group in list(ALIVE) for one in group.versions()]
+    return distinct(versions)
