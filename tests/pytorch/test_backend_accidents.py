@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memsched.torch.compiled import copies, groups, unit
+from memsched.torch.compiled import copies, group, groups, unit
 from memsched.torch.compiled.groups import plans
 from memsched.torch.compiled.unit import counted
 from memsched.torch.lanes import CudaLanes, EmulatedLanes
