@@ -58,16 +58,13 @@ def _refuse(what: str, value: object, why: str, forms: str) -> InvalidInputError
 
 
 def _split(text: str, what: str, forms: str, *, of_bytes: bool = False) -> tuple[Fraction, str]:
-    """The number, whose thousands may have commas between them, and the unit of a text.
-
-    A single comma before three digits may be a decimal point, too, but not where bytes are whole.
-    """
+    """The number, whose thousands may have commas between them, and the unit. A single comma may be a decimal point."""
     text = text.replace("\u00a0", " ").replace("\u202f", " ")  # as spreadsheets write between a number and its unit
     match = _NUMBER.fullmatch(text) if len(text) <= _LONGEST else None  # matching takes time quadratic in the length
-    if match is None and re.fullmatch(r"\s*\d+,\d+\s*[a-z/%]*\s*", text[:_LONGEST], re.IGNORECASE | re.ASCII):
-        raise _refuse(what, text, "with a comma for the decimal point", forms)
     if match is None:
-        raise _refuse(what, text, "which is not a number with a unit", forms)
+        comma = re.fullmatch(r"\s*\d+,\d+\s*[a-z/%]*\s*", text[:_LONGEST], re.IGNORECASE | re.ASCII)
+        why = "with a comma for the decimal point" if comma else "which is not a number with a unit"
+        raise _refuse(what, text, why, forms)
     if re.fullmatch(r"[+-]?\d+,\d+", match[1]) and not (of_bytes and _scale(match[2]) == 1):
         read = match[1].replace(",", ""), match[1].replace(",", ".")
         raise _refuse(what, text, f"which may mean {read[0]} and {read[1]}", forms)

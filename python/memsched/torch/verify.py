@@ -88,7 +88,7 @@ def verified(
     if peak > plan.result.schedule.budget:
         budget = plan.result.schedule.budget
         raise MemschedError(
-            f"the step used {exact_bytes(peak)} of a budget of {exact_bytes(budget)}; raise reserve=... by "
-            f"{exact_bytes(peak - budget)} and plan again"
+            f"the step used {exact_bytes(peak)} of a budget of {exact_bytes(budget)}, as an operation allocates more "
+            "than PyTorch tells of it; once applied, steps after the first are planned beside that, or refused"
         )
     return Verified(peak, reordered)
