@@ -120,7 +120,8 @@ class _Play:
 
     def finish(self) -> None:
         """End what ends now."""
-        for index in [index for index in self.running if self.end[index] <= self.clock]:
+        end, clock = self.end, self.clock
+        for index in [index for index in self.running if end[index] <= clock]:
             self.running.remove(index)
             self.ended[index] = True
             self.returned.add(index, sum(buffer.bytes for buffer in self.deaths[index]))
@@ -128,37 +129,46 @@ class _Play:
         while self.ended[self.over]:
             self.over += 1
 
-    def begin(self) -> int:
-        """Start what can start now; return how many steps do."""
-        busy = {self.steps[index].stream for index in self.running}
+    def ready(self) -> list[int]:
+        """The steps that can start now."""
+        steps, pending = self.steps, self.pending
+        busy = {steps[index].stream for index in self.running}
         heads = [queue[0] for stream, queue in self.queues.items() if queue and stream not in busy]
-        heads = [index for index in heads if index >= self.given and not self.pending[index] and self.in_turn(index)]
-        begun = [index for index in self.frees if self.in_turn(index)]
-        begun += (index for index in heads if self.has_memory(index))
+        if not self.replay.repeated:
+            found = [*self.frees, *(index for index in heads if not pending[index] and self.has_memory(index))]
+            self.frees.clear()
+            return found
+        heads = [index for index in heads if index >= self.given and not pending[index] and self.in_turn(index)]
+        found = [index for index in self.frees if self.in_turn(index)]
+        found += (index for index in heads if self.has_memory(index))
         self.frees = [index for index in self.frees if not self.in_turn(index)]
         while self.timed and self.timed[0][0] <= self.clock:
-            begun.append(self.timed.popleft()[1])
-        for index in begun:
-            self.start[index], self.end[index] = self.clock, self.clock + self.steps[index].seconds
-            if self.steps[index].stream:
-                self.queues[self.steps[index].stream].remove(index)
-            self.came(self.issued[index])
-        self.running += begun
-        return len(begun)
+            found.append(self.timed.popleft()[1])
+        return found
 
     def play(self) -> None:
         """Start and end all steps."""
-        left = len(self.steps)
+        steps, start, end, left = self.steps, self.start, self.end, len(self.steps)
         while left or self.running:
             self.finish()
-            begun = self.begin()
-            left -= begun
-            events = [*(self.end[index] for index in self.running), *(self.timed[0][:1] if self.timed else ())]
+            begun = self.ready()
+            for index in begun:
+                step = steps[index]
+                start[index], end[index] = self.clock, self.clock + step.seconds
+                if step.stream:
+                    self.queues[step.stream].remove(index)
+                self.came(self.issued[index])
+            self.running += begun
+            left -= len(begun)
+            if begun:
+                continue
+            events = [end[index] for index in self.running]
+            events += self.timed[0][:1] if self.timed else ()
             events += [self.floor] if self.clock < self.floor else []
-            if not begun and events:
+            if events:
                 self.clock = min(events)
-            elif not begun and left:
-                first = self.start.index(math.inf)
+            elif left:
+                first = start.index(math.inf)
                 raise ScheduleError(f"Step {first} waits for what never happens.", first)
 
 
@@ -212,8 +222,9 @@ def check_intervals(
             hold(dies is None or end[k] <= end[dies], k, f"tensor {name!r} goes before its end")
     events = [(0.0 if b.born < 0 else start[b.born], b.born, 0, n) for n, b in enumerate(replay.buffers)]
     events += [(end[b.dies], b.dies, 1, n) for n, b in enumerate(replay.buffers) if b.dies is not None]
-    joined = _joined([moment for moment, _, _, _ in events], slack)
-    events = [(joined[moment], k, leaves, number) for moment, k, leaves, number in events]
+    if slack:
+        joined = _joined([moment for moment, _, _, _ in events], slack)
+        events = [(joined[moment], k, leaves, number) for moment, k, leaves, number in events]
     held, curve = 0, [(0.0, 0, -1)]
     arena = Arena()
     for moment, k, leaves, number in sorted(events):
@@ -227,5 +238,6 @@ def check_intervals(
         hold(not replay.contiguous or arena.takes(buffer), k, f"the addresses of {buffer.name!r} are taken")
         held += buffer.bytes
         curve.append((moment, held, k))
-        hold(held <= replay.capacity, k, f"{told(held)} are held, {told(replay.capacity)} are there")
+        if held > replay.capacity:
+            hold(False, k, f"{told(held)} are held, {told(replay.capacity)} are there")
     return curve

@@ -136,6 +136,7 @@ class Replay:
         self.updates = dict.fromkeys(self.places, 0)
         self.on_host = {name: by for name, by in self.on_host.items() if self.places.get(name, "device") != "device"}
         self.kept = set(self.on_host)  # have bytes on the host
+        self.host_bytes = sum(self.tensors[name] for name in self.kept)
         self.check_host()
         for raw in steps:
             self.add(raw)
@@ -153,7 +154,7 @@ class Replay:
 
     def check_host(self) -> None:
         """Refuse more bytes on the host than it has."""
-        held = sum(self.tensors[name] for name in self.kept)
+        held = self.host_bytes
         if self.host_memory is not None and held > self.host_memory:
             text = f"host copies take {told(held)}, host_memory is {told(self.host_memory)}; offload less"
             if not self.steps:
@@ -260,8 +261,10 @@ class Replay:
                 self.on_host[name] = index
                 if name in self.fetched:  # which reads the copy that is replaced
                     step.waits.append(self.fetched[name])
-            self.kept.add(name)
-            self.check_host()
+            if name not in self.kept:
+                self.kept.add(name)
+                self.host_bytes += size
+                self.check_host()
             return
         if name not in self.on_host:
             self.fail(f"tensor {name!r} has no host copy; list an offload of it earlier.")
@@ -287,7 +290,11 @@ class Replay:
         if name not in self.on_device:
             self.fail(f"it needs {name!r}, which is not on the device; prefetch it or run its op before.")
         buffer = self.on_device[name]
-        self.steps[index].waits += {buffer.born, buffer.written} - {AT_TIME_0}  # given times may be rounded apart
+        waits = self.steps[index].waits
+        if buffer.born != AT_TIME_0:
+            waits.append(buffer.born)
+        if buffer.written not in (AT_TIME_0, buffer.born):  # given times may be rounded apart
+            waits.append(buffer.written)
         buffer.touched.append(index)
 
     def allocate(self, index: int, births: list[Buffer], at: Any) -> None:
