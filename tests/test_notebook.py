@@ -447,7 +447,7 @@ def test_figures_are_worded_alike_in_all_views(tmp_path: Path) -> None:
 
     for result in (real()["result"], ms.greedy(CHAIN, "100%", 2.0), ms.offload(CHAIN, "50%", 2.0)):
         result.save(tmp_path / "r.json")
-        told = CliRunner().invoke(command_line, ["simulate", str(tmp_path / "r.json")]).output
+        told = CliRunner().invoke(command_line, ["simulate", str(tmp_path / "r.json")], env={"COLUMNS": "200"}).output
         printed = dict(re.split(r" {2,}", line, maxsplit=1) for line in str(result).splitlines()[1:])
         notes = {tile.title: plain(tile.note) for tile in tiles(result, summarize(result))}
         assert notes["Moved"] == printed["moved"]

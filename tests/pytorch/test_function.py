@@ -119,3 +119,85 @@ def test_a_backward_that_cannot_run_as_traced_is_refused() -> None:
     finally:
         torch.use_deterministic_algorithms(False)
     loss.backward()
+
+
+class Plus(nn.Module):
+    """Its backward returns the gradient that it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.more = nn.Parameter(torch.ones(6, 8))
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        """The sum."""
+        return given + self.more
+
+
+class Saved(torch.autograd.Function):
+    """Its backward returns what it saved."""
+
+    @staticmethod
+    def forward(ctx: Any, given: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(given, weight)
+        return given * weight
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(ctx.saved_tensors)
+
+
+class Scaled(nn.Module):
+    """With a weight that is its own gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(6, 8))
+
+    def forward(self, given: torch.Tensor) -> Any:
+        """By this function."""
+        return Saved.apply(given, self.weight)
+
+
+@pytest.mark.parametrize("wants", [True, False])
+def test_a_backward_that_is_recorded_leaves_what_it_was_given(wants: bool) -> None:
+    """Autograd took it for a result: it was a leaf no more, and a later backward was one through the compiled step."""
+    run = compiled(Plus())
+    given, arriving = torch.ones(6, 8, requires_grad=True), torch.ones(6, 8, requires_grad=wants)
+    torch.autograd.grad(run(given), [given], arriving, create_graph=True)
+    assert (arriving.is_leaf, arriving.requires_grad) == (True, wants)
+    if wants:
+        (arriving * 3).sum().backward()
+        assert torch.equal(arriving.grad, torch.full((6, 8), 3.0))
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # Dynamo's own
+def test_a_backward_that_is_recorded_leaves_parameters() -> None:
+    model = Scaled()
+    run, given = compiled(model), torch.ones(6, 8, requires_grad=True)
+    torch.autograd.grad(run(given).sum(), [given, model.weight], create_graph=True)
+    assert model.weight.is_leaf
+    assert given.is_leaf
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+
+class Viewed(nn.Module):
+    """Its result is a view of what its backward reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        """In two rows."""
+        return torch.tanh(self.layer(given)).view(2, -1)
+
+
+def test_a_result_that_is_changed_before_the_backward_that_reads_it_is_named() -> None:
+    """As in plain PyTorch. AOTAutograd does not notice, and the gradients were wrong without a word."""
+    model, given = Viewed(), torch.ones(6, 8)
+    for run in (model, compiled(model)):
+        result = run(given)
+        result.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            result.sum().backward()
+    run(given).sum().backward(retain_graph=True)

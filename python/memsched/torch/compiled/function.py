@@ -14,6 +14,11 @@ import torch
 from memsched.torch.compiled.private import Around, is_batched, keeps_graph, laid_out, refuse_transforms
 from memsched.torch.compiled.unit import Unit
 
+_CHANGED = (
+    "one of the variables needed for gradient computation has been modified by an inplace operation: "
+    "a result of the compiled model that is a view of it"
+)
+
 
 def function_of(unit: Unit, around: Around) -> Callable[..., Any]:
     """What calls a graph, and shows it to autograd as AOTAutograd would."""
@@ -32,8 +37,12 @@ def function_of(unit: Unit, around: Around) -> Callable[..., Any]:
                 ctx.mark_non_differentiable(*[found[k] for k in around.constant])
                 ctx._materialize_non_diff_grads = False
             returned = list(found[:results])
+            saved = {one.untyped_storage()._cdata for one in found[results:last]} if around.views else ()
+            ctx.views = []
             for k in around.views:
                 returned[k] = torch.ops.aten._unsafe_view(returned[k], returned[k].shape)
+                if returned[k].untyped_storage()._cdata in saved:
+                    ctx.views.append((returned[k].detach(), returned[k]._version))
             return tuple(returned)
 
         @staticmethod
@@ -44,11 +53,21 @@ def function_of(unit: Unit, around: Around) -> Callable[..., Any]:
             del given
             arriving, beside = _arriving(unit, around, gradients)
             args = [*ctx.sizes, *ctx.saved_tensors, *arriving]
+            if any(one._version != version for one, version in ctx.views):
+                raise RuntimeError(_CHANGED)
             del gradients[:], arriving
             ctx.maybe_clear_saved_tensors()
-            if torch.is_grad_enabled():
-                return _Once.apply(lambda: _run(unit, ctx, args, beside), torch.empty(0, requires_grad=True))
-            return _run(unit, ctx, args, beside)
+            if not keeps_graph():
+                ctx.views.clear()
+            if not torch.is_grad_enabled():
+                return _run(unit, ctx, args, beside)
+            others = set(map(id, args))  # of these autograd would make results of its own
+
+            def run() -> tuple[Any, ...]:
+                found = _run(unit, ctx, args, beside)
+                return tuple(one.detach() if id(one) in others and one is not None else one for one in found)
+
+            return _Once.apply(run, torch.empty(0, requires_grad=True))
 
     # Not its own `apply`: that asks of each input whether it is left over from vmap or grad, as none of these is.
     return super(torch.autograd.Function, Captured).apply
