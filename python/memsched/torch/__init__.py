@@ -52,7 +52,7 @@ _LATER = {
     "plan": "memsched.torch.model_plan",
     "StepPlan": "memsched.torch.step_plan",
     "plan_step": "memsched.torch.step_plan",
-    "plans": "memsched.torch.compiled.group",
+    "plans": "memsched.torch.compiled.groups",
 }
 
 
