@@ -38,7 +38,7 @@ def test_it_runs(page: str, line: str, tmp_path: Path, monkeypatch: pytest.Monke
     if importlib.util.find_spec(family) is None:
         pytest.skip(f"{family} is not installed")
     brief = ["--no-largest"] if arguments[0] == "fit" else []  # the largest batches take minutes
-    done = CliRunner().invoke(command_line, [*arguments, *brief], prog_name="memsched")
+    done = CliRunner().invoke(command_line, [*arguments, *brief], prog_name="memsched", env={"COLUMNS": "250"})
     assert done.exit_code == 0, done.output
     shown = (ROOT / page).read_text(encoding="utf-8").partition(f"{line}\n")[2].partition("```")[0]
     said = re.findall(
