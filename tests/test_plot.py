@@ -339,7 +339,7 @@ def test_what_has_a_result_is_drawn_as_its_result(tmp_path: Path) -> None:
     assert ms.trace(held) == ms.trace(RESULT)
     assert len(ms.plot_classes([held, RESULT]).axes) == 2
     with pytest.raises(ms.InvalidInputError, match="it must be a Result"):
-        ms.plot(Holder)  # type: ignore[arg-type]
+        ms.plot(Holder)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_plans_of_one_planner_become_a_curve() -> None:

@@ -86,7 +86,7 @@ def not_lost() -> Iterator[None]:
     signal.signal(signal.SIGINT, on_signal)
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # raised again, unless Ctrl-C was turned into it
         if raised:
             raise raised[-1] from error
         raise
