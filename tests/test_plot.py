@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import doctest
+import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -14,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 import memsched as ms
@@ -280,6 +283,20 @@ def test_an_interrupt_while_matplotlib_is_imported_spoils_no_later_plot(tmp_path
     path = tmp_path / "plan.svg"
     subprocess.run([sys.executable, "-c", INTERRUPTED, "matplotlib.artist", str(path)], check=True)
     assert path.exists()
+
+
+def test_ctrl_c_that_matplotlib_drops_ends_the_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python drops what a callback of a weak reference raises; matplotlib has many, also before it writes the file."""
+    plain = Figure.subplots
+
+    def subplots(self: Figure, *args: Any, **named: Any) -> Any:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        return plain(self, *args, **named)
+
+    monkeypatch.setattr(Figure, "subplots", subplots)
+    with pytest.raises(KeyboardInterrupt):
+        ms.plot(RESULT, tmp_path / "plan.svg")
 
 
 @pytest.mark.parametrize("name", ["\x0c", "$\\bad$", "$x_1$", "a\x1b[2J", "\ufffe"])

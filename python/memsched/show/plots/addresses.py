@@ -21,12 +21,11 @@ from memsched.show.arena import Columns, arena_of, budget_of, columns_of, origin
 from memsched.show.plots.figure import (
     byte_unit,
     clear,
+    drawing,
     has_room,
     heading,
     legend,
-    new_figure,
     readable,
-    save,
     shortened,
     time_unit,
     write_in,
@@ -289,17 +288,18 @@ def plot_addresses(
     'address (GiB)'
     """
     given: list[Result | Placement] = checks.one_or_more("arenas", results_in(arenas), (Result, Placement), _MOST)
-    figure = new_figure(path)
-    clock = time_unit(max((round_end(one) for one in given if isinstance(one, Result) and _in_time(one)), default=0.0))
-    sites = sites_of([one for one in given if isinstance(one, Placement)])
-    panels = [_of_result(one, clock) if isinstance(one, Result) else _of_placement(one, sites) for one in given]
-    height = max(panel.placement.height for panel in panels)
-    near = [panel.capacity for panel in panels if panel.capacity is not None and panel.capacity <= _FAR * height]
-    top = 1.04 * max(height, *near, 1)
-    _draw_grid(figure, panels, top)
-    heading(figure, _heading(given))
-    _legend(figure, panels, top)
-    save(figure, path)
+    with drawing(path) as figure:
+        clock = time_unit(
+            max((round_end(one) for one in given if isinstance(one, Result) and _in_time(one)), default=0.0)
+        )
+        sites = sites_of([one for one in given if isinstance(one, Placement)])
+        panels = [_of_result(one, clock) if isinstance(one, Result) else _of_placement(one, sites) for one in given]
+        height = max(panel.placement.height for panel in panels)
+        near = [panel.capacity for panel in panels if panel.capacity is not None and panel.capacity <= _FAR * height]
+        top = 1.04 * max(height, *near, 1)
+        _draw_grid(figure, panels, top)
+        heading(figure, _heading(given))
+        _legend(figure, panels, top)
     return figure
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from memsched.show.plots.figure import clear, new_figure, shortened
+from memsched.show.plots.figure import clear, shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,9 +24,8 @@ class Bar(NamedTuple):
     words: str
 
 
-def draw_bars(bars: Sequence[Bar], axis: str, path: str | os.PathLike[str] | None, most: float) -> tuple[Figure, Axes]:
-    """A figure with the bars from top to bottom, on an axis from 0 to `most`; the k-th is at -k."""
-    figure = new_figure(path)
+def draw_bars(figure: Figure, bars: Sequence[Bar], axis: str, most: float) -> Axes:
+    """Draw the bars from top to bottom, on an axis from 0 to `most`; the k-th is at -k."""
     height = _FRAME + _BAR * max(1, len(bars))
     figure.set_size_inches(10.0, height)
     axes = figure.add_axes((0.19, 0.62 / height, 0.62, 1 - _FRAME / height))
@@ -42,4 +40,4 @@ def draw_bars(bars: Sequence[Bar], axis: str, path: str | os.PathLike[str] | Non
     for place, one in zip(places, bars, strict=True):
         axes.annotate(one.words, (right, place), (6, 0), textcoords="offset points", va="center", fontsize=9)
     clear(axes, "x")
-    return figure, axes
+    return axes

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from memsched.problems.family import count_rounds
 from memsched.problems.problem import name_of
 from memsched.result import Planned, Result, results_in
-from memsched.show.plots.figure import byte_unit, clear, heading, new_figure, readable, save, shortened, text_size
+from memsched.show.plots.figure import byte_unit, clear, drawing, heading, readable, shortened, text_size
 from memsched.show.plots.palette import CLASSES as COLOURS
 from memsched.study.feature_maps import CLASSES, classes_by_kind, feature_map_classes
 from memsched.support import checks
@@ -131,12 +131,11 @@ def plot_classes(
     """
     rows = checks.one_or_more("results", results_in(results), (Result,), _MOST)
     checks.choice("by", by, get_args(By))
-    figure = new_figure(path)
-    (_draw_by_kind if by == "kind" else _draw_by_map)(figure, rows)
-    names = {name_of(row.problem) for row in rows}
-    heading(figure, f"feature maps of {names.pop()}" if len(names) == 1 else "feature maps")
-    _legend(figure)
-    save(figure, path)
+    with drawing(path) as figure:
+        (_draw_by_kind if by == "kind" else _draw_by_map)(figure, rows)
+        names = {name_of(row.problem) for row in rows}
+        heading(figure, f"feature maps of {names.pop()}" if len(names) == 1 else "feature maps")
+        _legend(figure)
     return figure
 
 

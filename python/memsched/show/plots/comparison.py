@@ -9,7 +9,7 @@ from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
 from memsched.problems.problem import name_of
 from memsched.result import Result
 from memsched.show.plots.bars import Bar, draw_bars
-from memsched.show.plots.figure import heading, save, time_unit
+from memsched.show.plots.figure import drawing, heading, time_unit
 from memsched.show.plots.palette import LINES, line_styles
 from memsched.study.comparison import Comparison
 from memsched.support.units import format_bytes, format_link, format_percent, format_seconds
@@ -44,13 +44,13 @@ def plot_comparison(found: Comparison, path: str | os.PathLike[str] | None = Non
         Bar(name, factor * one.makespan if isinstance(one, Result) else 0.0, LINES[colour], _said(one))
         for (name, one), (colour, _) in styles
     ]
-    figure, axes = draw_bars(bars, f"makespan ({unit})", path, factor * most)
-    for at, one in enumerate(found.values()):
-        if isinstance(one, Result) and one.lower_bound > 0:
-            axes.plot([factor * one.lower_bound] * 2, [-at - 0.4, -at + 0.4], color="black", linewidth=1.4)
     told = f"{format_bytes(best.device.memory)}, {format_link(best.device)}; black: a lower bound on the planner's kind"
-    heading(figure, f"planners on {name_of(best.problem)}", f"{told} of plans")
-    save(figure, path)
+    with drawing(path) as figure:
+        axes = draw_bars(figure, bars, f"makespan ({unit})", factor * most)
+        for at, one in enumerate(found.values()):
+            if isinstance(one, Result) and one.lower_bound > 0:
+                axes.plot([factor * one.lower_bound] * 2, [-at - 0.4, -at + 0.4], color="black", linewidth=1.4)
+        heading(figure, f"planners on {name_of(best.problem)}", f"{told} of plans")
     return figure
 
 

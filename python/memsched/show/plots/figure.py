@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -110,17 +111,25 @@ def write_in(axes: Axes, names: Sequence[str], box: tuple[float, float], at: tup
     return False
 
 
-def new_figure(path: str | os.PathLike[str] | None) -> Figure:
-    """An empty figure, for a picture to be saved at `path`; MemschedError if matplotlib is not installed."""
+@contextlib.contextmanager
+def drawing(path: str | os.PathLike[str] | None) -> Iterator[Figure]:
+    """An empty figure to draw in; at the end it is written to `path`, byte for byte the same each time.
+
+    MemschedError if matplotlib is not installed. Ctrl-C is not lost in code of matplotlib.
+    """
     if path is not None:
         check_suffix(path)
     optional("matplotlib.backends.backend_agg", MemschedError("plots need matplotlib; pip install 'memsched[plot]'"))
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=SIZE, dpi=150)
-    FigureCanvasAgg(figure)
-    return figure
+    with not_lost():
+        figure = Figure(figsize=SIZE, dpi=150)
+        FigureCanvasAgg(figure)
+        yield figure
+        as_written(figure)
+        if path is not None:
+            _write(figure, path)
 
 
 def readable(name: str) -> str:
@@ -157,14 +166,6 @@ def as_written(figure: Figure) -> None:
         assert isinstance(text, Text)
         text.set_parse_math(False)
         text.set_text(plain(text.get_text()))
-
-
-def save(figure: Figure, path: str | os.PathLike[str] | None) -> None:
-    """Write a finished figure in the format given by the suffix; the output is reproducible byte for byte."""
-    with not_lost():
-        as_written(figure)
-        if path is not None:
-            _write(figure, path)
 
 
 def _write(figure: Figure, path: str | os.PathLike[str]) -> None:

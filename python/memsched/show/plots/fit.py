@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from memsched.show.plots.bars import Bar, draw_bars
-from memsched.show.plots.figure import byte_unit, heading, save, shortened
+from memsched.show.plots.figure import byte_unit, drawing, heading, shortened
 from memsched.show.plots.palette import BUDGET, CLASSES, IDEAL
 from memsched.study.fit import LARGER, Fit, Way
 from memsched.support.units import exact_bytes, format_seconds, unit_written
@@ -36,11 +36,11 @@ def plot_fit(found: Fit, path: str | os.PathLike[str] | None = None) -> Figure:
     factor, unit = byte_unit(most)
     colours = {True: CLASSES["keep"], False: IDEAL}
     bars = [Bar(one.name, one.peak_memory / factor, colours[one.fits], _said(one)) for one in found.ways]
-    figure, axes = draw_bars(bars, f"peak memory of the process ({unit})", path, most / factor)
-    axes.axvline(memory / factor, **BUDGET)
-    told = f"dashed: the device has {exact_bytes(memory, unit_written(memory))}; grey bars do not fit"
-    heading(figure, f"What a training step of {shortened(found.name, 60)} needs", told)
-    save(figure, path)
+    with drawing(path) as figure:
+        axes = draw_bars(figure, bars, f"peak memory of the process ({unit})", most / factor)
+        axes.axvline(memory / factor, **BUDGET)
+        told = f"dashed: the device has {exact_bytes(memory, unit_written(memory))}; grey bars do not fit"
+        heading(figure, f"What a training step of {shortened(found.name, 60)} needs", told)
     return figure
 
 

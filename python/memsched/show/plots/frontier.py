@@ -16,7 +16,7 @@ from memsched.problems.bounds import alike
 from memsched.problems.problem import altered, graph_of, name_of, peak_memory, stages_or_ops
 from memsched.result import Planned, Result, as_fast, results_in
 from memsched.show.arena import budget_of
-from memsched.show.plots.figure import byte_unit, clear, heading, legend, new_figure, save, time_unit
+from memsched.show.plots.figure import byte_unit, clear, drawing, heading, legend, time_unit
 from memsched.show.plots.palette import IDEAL, LINES, MARKERS, line_styles
 from memsched.study.frontier import Frontier
 from memsched.support import checks
@@ -292,36 +292,35 @@ def plot_frontier(
     ['memory (bytes)']
     """
     listed = _checked(frontiers)
-    figure = new_figure(path)
-    first = listed[0]
-    peak = peak_memory(first.problem)
-    makespans = [value for one in listed for value in one.makespan.tolist() if np.isfinite(value)]
-    factor, unit = time_unit(max([first.ideal, *makespans]))
-    ideal = factor * first.ideal
-    scale, size = byte_unit(max(int(one.memory[-1]) for one in listed))
-    low, high = _memory_range(listed)
-    marks = _marks(listed, high - low)
-    axes = figure.subplots()
-    axes.set_xlim(low / scale, high / scale)
-    least, most = _time_range(listed, 1 + max((level for *_, level in marks), default=-1))
-    axes.set_ylim(factor * least, factor * most)
-    lines = _draw_curves(axes, listed, factor, scale)
-    lines.append(axes.axhline(ideal, label=f"ideal {format_seconds(first.ideal)}", **_IDEAL))
-    for kind, points in lower_bounds(listed).items():
-        memory, seconds = zip(*points, strict=True)
-        style = _BOUNDS[kind] | _BOUND | {"marker": "_" if len(points) == 1 else None}
-        label = f"lower bound {bound_words(listed, kind)}"
-        lines += axes.plot(np.array(memory) / scale, factor * np.array(seconds), label=label, **style)
-    if low <= peak <= high:
-        lines.append(axes.axvline(peak / scale, label=f"peak of the plain run {format_bytes(peak)}", **_PEAK))
-    _draw_marks(axes, marks, lines, scale)
-    rows = _draw_legend(figure, lines, bool(marks), footnote(listed))
-    axes.set_xlabel(f"memory ({size})")
-    axes.set_ylabel(f"makespan ({unit})")
-    clear(axes)
-    if max(1.0, axes.get_ylim()[1]) < _MOST_OVER * ideal:
-        _second_axis(axes, ideal)
-    figure.subplots_adjust(left=0.085, right=0.925, top=0.86, bottom=0.125 + 0.047 * rows)
-    heading(figure, f"makespan against memory, {name_of(first.problem)}", _subtitle(first))
-    save(figure, path)
+    with drawing(path) as figure:
+        first = listed[0]
+        peak = peak_memory(first.problem)
+        makespans = [value for one in listed for value in one.makespan.tolist() if np.isfinite(value)]
+        factor, unit = time_unit(max([first.ideal, *makespans]))
+        ideal = factor * first.ideal
+        scale, size = byte_unit(max(int(one.memory[-1]) for one in listed))
+        low, high = _memory_range(listed)
+        marks = _marks(listed, high - low)
+        axes = figure.subplots()
+        axes.set_xlim(low / scale, high / scale)
+        least, most = _time_range(listed, 1 + max((level for *_, level in marks), default=-1))
+        axes.set_ylim(factor * least, factor * most)
+        lines = _draw_curves(axes, listed, factor, scale)
+        lines.append(axes.axhline(ideal, label=f"ideal {format_seconds(first.ideal)}", **_IDEAL))
+        for kind, points in lower_bounds(listed).items():
+            memory, seconds = zip(*points, strict=True)
+            style = _BOUNDS[kind] | _BOUND | {"marker": "_" if len(points) == 1 else None}
+            label = f"lower bound {bound_words(listed, kind)}"
+            lines += axes.plot(np.array(memory) / scale, factor * np.array(seconds), label=label, **style)
+        if low <= peak <= high:
+            lines.append(axes.axvline(peak / scale, label=f"peak of the plain run {format_bytes(peak)}", **_PEAK))
+        _draw_marks(axes, marks, lines, scale)
+        rows = _draw_legend(figure, lines, bool(marks), footnote(listed))
+        axes.set_xlabel(f"memory ({size})")
+        axes.set_ylabel(f"makespan ({unit})")
+        clear(axes)
+        if max(1.0, axes.get_ylim()[1]) < _MOST_OVER * ideal:
+            _second_axis(axes, ideal)
+        figure.subplots_adjust(left=0.085, right=0.925, top=0.86, bottom=0.125 + 0.047 * rows)
+        heading(figure, f"makespan against memory, {name_of(first.problem)}", _subtitle(first))
     return figure

@@ -18,12 +18,11 @@ from memsched.show.plots.figure import (
     SIZE,
     byte_unit,
     clear,
+    drawing,
     has_room,
     heading,
     legend,
-    new_figure,
     readable,
-    save,
     time_unit,
     write_in,
 )
@@ -183,23 +182,24 @@ def plot(result: Planned, path: str | os.PathLike[str] | None = None) -> Figure:
     ['', 'memory (bytes)']
     """
     result = checks.kind("result", results_in(result), Result)
-    figure = new_figure(path)
-    bars = intervals(result)
-    ends = [bar.end for bar in bars]
-    until = max(ends) if ends and count_rounds(result.schedule.rounds) > 1 else max([result.timeline.makespan, *ends])
-    factor, unit = time_unit(until)
-    lanes = _lanes(bars)
-    inches = _LANE * sum(height for _, height in lanes.values())
-    whole = inches + _MEMORY + 1.84  # with the heading, the gap, the labels of the axis and the legend
-    figure.set_size_inches(SIZE[0], whole)
-    place: dict[str, Any] = {"left": 0.115, "right": 0.985, "top": 1 - 0.73 / whole, "bottom": 1.0 / whole}
-    figure.subplots_adjust(**place, hspace=0.11 / ((inches + _MEMORY) / 2))
-    streams, memory = figure.subplots(2, 1, sharex=True, height_ratios=[inches, _MEMORY])
-    _draw_lanes(streams, result, bars, lanes, factor, until)
-    _draw_memory(memory, result, factor, until)
-    memory.set_xlim(0, 1.005 * factor * until or 1.0)
-    memory.set_xlabel(f"time ({unit})")
-    heading(figure, f"{result.planner} on {name_of(result.problem)}", _title(result, lanes))
-    _legend(figure, result, {bar.kind for bar in bars})
-    save(figure, path)
+    with drawing(path) as figure:
+        bars = intervals(result)
+        ends = [bar.end for bar in bars]
+        until = (
+            max(ends) if ends and count_rounds(result.schedule.rounds) > 1 else max([result.timeline.makespan, *ends])
+        )
+        factor, unit = time_unit(until)
+        lanes = _lanes(bars)
+        inches = _LANE * sum(height for _, height in lanes.values())
+        whole = inches + _MEMORY + 1.84  # with the heading, the gap, the labels of the axis and the legend
+        figure.set_size_inches(SIZE[0], whole)
+        place: dict[str, Any] = {"left": 0.115, "right": 0.985, "top": 1 - 0.73 / whole, "bottom": 1.0 / whole}
+        figure.subplots_adjust(**place, hspace=0.11 / ((inches + _MEMORY) / 2))
+        streams, memory = figure.subplots(2, 1, sharex=True, height_ratios=[inches, _MEMORY])
+        _draw_lanes(streams, result, bars, lanes, factor, until)
+        _draw_memory(memory, result, factor, until)
+        memory.set_xlim(0, 1.005 * factor * until or 1.0)
+        memory.set_xlabel(f"time ({unit})")
+        heading(figure, f"{result.planner} on {name_of(result.problem)}", _title(result, lanes))
+        _legend(figure, result, {bar.kind for bar in bars})
     return figure

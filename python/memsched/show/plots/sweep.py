@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from memsched.errors import InvalidInputError
-from memsched.show.plots.figure import as_written, byte_unit, clear, heading, legend, new_figure, save
+from memsched.show.plots.figure import as_written, byte_unit, clear, drawing, heading, legend
 from memsched.show.plots.palette import IDEAL, LINES, MARKERS, line_styles
 from memsched.study.sweep.names import link_names, planner_names, problem_names
 from memsched.study.sweep.rows import ReadRow as Row
@@ -144,17 +144,16 @@ def plot_sweep(rows: Sequence[Row], path: str | os.PathLike[str] | None = None) 
     wide, height = _WIDTHS[columns], math.ceil(len(panels) / columns)
     per_row = max(1, int(columns * wide / max(1.9, 0.6 + 0.07 * max(map(len, styles)))))
     below = 0.15 + 0.24 * math.ceil((1 + len(styles)) / per_row)  # inches
-    figure = new_figure(path)
-    ranges, shared = _ranges(panels)
-    total = height * _HEIGHT + below + _HEADING
-    figure.set_size_inches(columns * wide, total)
-    _draw_grid(figure, panels, styles, ranges, (height, columns))
-    _draw_legend(figure, styles, per_row)
-    told = "" if shared else "; each problem has its own range of memory"
-    heading(figure, "makespan against memory", f"a point is a plan{told}")
-    as_written(figure)  # before its texts are measured
-    figure.tight_layout(rect=(0, below / total, 1, 1 - _HEADING / total))
-    save(figure, path)
+    with drawing(path) as figure:
+        ranges, shared = _ranges(panels)
+        total = height * _HEIGHT + below + _HEADING
+        figure.set_size_inches(columns * wide, total)
+        _draw_grid(figure, panels, styles, ranges, (height, columns))
+        _draw_legend(figure, styles, per_row)
+        told = "" if shared else "; each problem has its own range of memory"
+        heading(figure, "makespan against memory", f"a point is a plan{told}")
+        as_written(figure)  # before its texts are measured
+        figure.tight_layout(rect=(0, below / total, 1, 1 - _HEADING / total))
     return figure
 
 
