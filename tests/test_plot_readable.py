@@ -15,7 +15,7 @@ import memsched as ms
 from memsched.planners.registry import PLANNERS
 from memsched.show.plots import classes as classes_module
 from memsched.show.plots import palette
-from memsched.show.plots.figure import NOISE, readable
+from memsched.show.plots.figure import NOISE, bar_names, readable
 from memsched.show.plots.frontier import plot_frontier
 from memsched.show.plots.plan import plot
 from test_plot import words
@@ -131,6 +131,7 @@ def test_panels_of_a_sweep_share_their_axes() -> None:
     figure = ms.plot_sweep(rows(["resnet18-224-b32", "resnet101-224-b32"], [6e9, 12e9], ["greedy", "rotor"]))
     assert len(figure.axes) == 4
     assert len({axes.get_ylim() for axes in figure.axes}) == 1
+    assert [axes.get_ylabel() for axes in figure.axes] == ["over the ideal", ""] * 2
     assert [axes.get_xlabel() for axes in figure.axes] == ["memory (MiB)"] * 2 + ["memory (GiB)"] * 2
     limits: dict[str, set[Any]] = {}
     for axes in figure.axes:
@@ -286,6 +287,35 @@ def test_names_of_pytorch_are_short(name: str, short: str) -> None:
     assert readable(name) == short
 
 
+BAR_NAMES = {
+    ("F4", "layer1.0"): ["F4 layer1.0", "F4"],
+    ("F4", None): ["F4"],
+    ("layer1.0.bn1/native_batch_norm+relu_", None): [
+        *("layer1.0.bn1/batch_norm+relu_", "layer1.0.bn1", "…0.bn1", "…bn1"),
+    ],
+    ("layer2.0.downsample.1/_to_copy#2", None): [
+        *("layer2.0.downsample.1/to_copy#2", "layer2.0.downsample.1", "…0.downsample.1", "…downsample.1"),
+    ],
+    ("conv1/convolution", None): ["conv1/convolution", "conv1"],
+    ("0/addmm", None): ["0/addmm", "0"],
+    ("transformation/addmm", None): ["transformation/addmm", "transformation", "transformat…", "transfo…"],
+    ("convolution_backward_12", None): ["convolution_backward_12", "convolution…", "convolu…"],
+    ("_log_softmax", None): ["log_softmax", "log_sof…"],
+}
+
+
+def test_names_in_bars_lose_first_what_tells_least() -> None:
+    for given, names in BAR_NAMES.items():
+        assert bar_names(*given) == names
+
+
+def test_most_wide_bars_of_a_graph_are_named_by_their_modules() -> None:
+    """No op of an order was named, and reports wrote "conv…tion"."""
+    axes = plot(ms.selective(ms.profiles.load_graph("resnet18-224-b32"), "100%", 12e9)).axes[0]
+    shown = [text.get_text() for text in axes.texts]
+    assert sum(name.startswith("layer") and name.endswith(("conv1", "conv2")) for name in shown) > 20
+
+
 def test_reports_shorten_names_as_pictures_do() -> None:
     script = files("memsched.show.report").joinpath("format.js").read_text(encoding="utf-8")
     assert f"/{NOISE.pattern}/g" in script
@@ -325,3 +355,59 @@ def test_a_comparison_is_drawn_with_its_bounds_and_what_has_no_plan() -> None:
     assert "no plan: it needs 99 B" in words(figure)
     with pytest.raises(ms.InvalidInputError, match="no planner has a plan"):
         ms.Comparison(mine=found["mine"]).plot()
+
+
+def test_curves_that_coincide_are_all_seen() -> None:
+    """Each has marks of one size but where another one lies on them; widths mean nothing."""
+    chain = of_chain(None, M=100, beta=2).problem
+    curve = ms.frontier(chain, 2.0, planner="greedy", points=4)
+    curves = [replace(curve, planner=name) for name in ("pofo", "greedy", "rotor")]
+    figure = plot_frontier(curves)
+    lines = [line for line in figure.axes[0].get_lines() if line.get_label() in ("pofo", "greedy", "rotor")]
+    assert len({(line.get_linewidth(), line.get_markersize()) for line in lines}) == 1
+    count = len(lines[0].get_xdata())
+    rings = figure.axes[0].collections
+    assert [to_hex(ring.get_facecolor()[0]) for ring in rings] == [line.get_color() for line in lines[1:]]
+    sizes = [[lines[0].get_markersize() ** 2] * count, *(ring.get_sizes().tolist() for ring in rings)]
+    assert [len(found) for found in sizes] == [count] * 3
+    assert all(above < below for upper, lower in pairwise(sizes) for above, below in zip(upper, lower, strict=True))
+    assert "one lies inside the other" in words(figure)
+    alone = plot_frontier(curve)
+    assert not alone.axes[0].collections
+    assert "one lies inside the other" not in words(alone)
+
+
+def test_a_sweep_shows_what_good_planners_differ_in() -> None:
+    """Beside a planner that takes twice as long, they lay on the line of the ideal."""
+    (row,) = ms.sweep(of_chain(None, M=100, beta=2).problem, ["greedy"], memory=["100%"], beta=[2.0]).rows
+    above = {"bad": 1.2, "good": 0.02, "better": 0.005, "best": 0.0}
+    slow = [
+        row
+        | {"planner": name, "makespan": row["ideal"] * (1 + over), "gap": over, "optimal": not over}
+        | {"lower_bound": row["ideal"]}
+        for name, over in above.items()
+    ]
+    (axes,) = ms.plot_sweep(slow).axes
+    bottom, top = axes.get_ylim()
+    assert bottom < 0 < max(above.values()) < top
+    heights = [axes.transAxes.inverted().transform(axes.transData.transform((1, over)))[1] for over in above.values()]
+    assert heights == sorted(heights, reverse=True)
+    assert all(higher - lower > 0.1 for higher, lower in pairwise(heights))
+    assert axes.yaxis.get_major_formatter()(0.03) == "3 %"
+    near = ms.plot_sweep(slow[2:]).axes[0]
+    assert near.get_ylim()[1] < 0.006
+    assert len(near.get_yticks()) >= 3
+
+
+def test_a_label_hides_the_load_behind_it() -> None:
+    buffers = [ms.Buffer(k, k + 5, (k % 3 + 1) * 7, name=f"buffer{k}") for k in range(8)]
+    texts = {text.get_text(): text for text in ms.plot_addresses(ms.place(buffers)).axes[0].texts}
+    assert len(texts) == 8
+    hiding = {name for name, text in texts.items() if text.get_bbox_patch() is not None}
+    assert 0 < len(hiding) < 8
+
+
+def test_a_chain_has_no_kinds_to_draw() -> None:
+    """One bar, "stage", told nothing."""
+    with pytest.raises(ms.InvalidInputError, match="have no kinds; use by='map'"):
+        ms.plot_classes(of_chain(None, M=100, beta=2), by="kind")

@@ -670,10 +670,20 @@ def test_a_sweep_page_holds_every_point(rows: list[dict[str, Any]]) -> None:
     for row, shown_row in zip(rows, found["tables"]["points"]["rows"], strict=True):
         by_title = dict(zip(columns, shown_row, strict=True))
         assert by_title["makespan"] == row["makespan"]
-        assert by_title["bandwidth"] == ("inf" if row["bandwidth"] == float("inf") else row["bandwidth"])
+        assert by_title.get("bandwidth", by_title["link"]) == (
+            "inf" if row["bandwidth"] == float("inf") else row["bandwidth"]
+        )
         assert by_title["needs"] == row["min_memory"]
     assert len(found["tables"]["failures"]["rows"]) == counts["failed"]
     assert ("What failed" in text) == (counts["failed"] > 0)
+
+
+def test_a_link_is_told_once() -> None:
+    """Two columns had the same text."""
+    for device, titles in ((None, ["link", "memory"]), ({"latency": 1e-3}, ["link", "bandwidth"])):
+        rows = [ROW, ROW | ({"device": DEVICE | device} if device else {"planner": "rotor"})]
+        columns = data_of(sweep_page(rows))["tables"]["points"]["columns"]
+        assert [one["title"] for one in columns[2:4]] == titles
 
 
 def test_planners_with_several_sets_of_options_are_told_apart() -> None:
@@ -720,7 +730,8 @@ def test_what_differs_has_names_that_differ_in_tables_curves_and_pictures(
     rows = [{**ROW, **change} for change in changes]
     points = data_of(sweep_page(rows))["tables"]["points"]
     assert [column["title"] for column in points["columns"][:3]] == ["planner", "problem", "link"]  # of curves.js
-    names = [tuple(row[:3]) for row in points["rows"]]
+    kind = points["columns"][2]["kind"]  # a bandwidth if the links have no more to say
+    names = [(*row[:2], shown(kind, row[2])) for row in points["rows"]]
     assert len(set(names)) == len(rows)
     assert all(word in " | ".join(name) for name, word in zip(names, words, strict=True))
     drawn = plot_sweep(rows)

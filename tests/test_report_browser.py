@@ -22,6 +22,7 @@ from memsched.show.plots.figure import readable
 from memsched.show.report import write_report, write_sweep_report
 from memsched.support.units import format_bandwidth, format_bytes, format_percent, format_seconds
 from memsched.testing import random_schedule
+from test_plot_readable import BAR_NAMES
 
 pytest.importorskip("jinja2", reason="reports need jinja2")
 playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
@@ -339,6 +340,32 @@ def test_bars_have_the_names_of_layers_where_there_is_room(opened: Any, report: 
     assert len(wide) > 3
     zoomed = names_in_bars(one.page)
     assert all(any(name.endswith(layer) for name in zoomed) for layer in wide)
+
+
+def test_bars_of_graphs_are_named_by_their_modules(opened: Any, tmp_path: Path) -> None:
+    """All were called "conv…tion", and the legend had a loss that was not to be seen."""
+    graph = ms.selective(ms.profiles.load_graph("resnet18-224-b32"), "100%", 12e9)
+    write_report(graph, tmp_path / "graph.html", compare=False)
+    page = opened(tmp_path / "graph.html", width=1400).page
+    found = names_in_bars(page)
+    assert sum(name.startswith("layer") and name.endswith(("conv1", "conv2")) for name in found) > 15
+    legend = page.locator("figure:has(.timeline) .legend li").all_inner_texts()
+    assert "loss" not in legend
+    assert {"forward", "backward"} <= set(legend)
+    for given, names in BAR_NAMES.items():
+        assert page.evaluate("([name, layer]) => barNames(name, layer)", list(given)) == names
+
+
+def test_marks_of_curves_that_coincide_are_nested(opened: Any, tmp_path: Path) -> None:
+    rows = list(ms.sweep(SMALL, ["greedy"], memory=["20%", "60%", "100%"], beta=[2.0]).rows)
+    rows = [row | {"planner": name} for name in ("greedy", "pofo", "rotor") for row in rows]
+    rows += ms.sweep(SMALL, ["offload"], memory=["40%"], beta=[2.0]).rows
+    write_sweep_report(rows, tmp_path / "sweep.html")
+    page = opened(tmp_path / "sweep.html").page
+    sizes = page.evaluate("document.querySelector('.sweep.figure').data.map((one) => one.marker.size)")
+    assert sizes == [[19] * 3, [13] * 3, [7] * 3, [7]]
+    widths = [box["width"] for box in boxes_of(page, ".legend .mark")]
+    assert max(widths) < 1.5 * min(widths)
 
 
 def test_streams_that_are_not_used_have_no_lane(opened: Any, report: Path, tensors: ms.Result, tmp_path: Path) -> None:
@@ -679,7 +706,7 @@ def test_a_sweep_of_many_points_is_chosen_from_searched_and_scrolled(opened: Any
     points = page.locator('[data-table="points"]')
     assert points.locator("tbody tr").count() < 400  # the rest is written when it is scrolled to
     points.locator("th", has_text="makespan").click()
-    first = points.locator("tbody tr").first.locator("td").nth(6)
+    first = points.locator("tbody tr").first.locator("td").nth(5)
     assert float(first.get_attribute("data-value")) == max(row["makespan"] or 0 for row in rows)
     before = points.locator("tbody tr").count()
     points.locator(".scroll").evaluate("scroll => { scroll.scrollTop = scroll.scrollHeight; }")

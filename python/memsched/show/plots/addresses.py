@@ -163,20 +163,35 @@ def _load_curve(arena: _Arena) -> tuple[Numbers, Numbers]:
     return at, np.cumsum(np.bincount(index.ravel(), changes, len(at)))
 
 
+def _runs_through(load: tuple[Numbers, Numbers], times: tuple[float, float], counts: tuple[float, float]) -> bool:
+    """Whether the curve of the load goes through a rectangle of the picture."""
+    first, last = np.searchsorted(load[0], times, side="right")
+    seen = load[1][max(first - 1, 0) : last]
+    return bool(len(seen)) and bool(seen.min() <= counts[1] and seen.max() >= counts[0])
+
+
 def _label(axes: Axes, arena: _Arena, points: tuple[float, float], scale: int) -> int:
     """Names in the largest rectangles where they fit; `points` are the width of a unit and the height of a byte."""
     wide = (arena.right - arena.left) * points[0]
-    high = (arena.high - arena.low) * points[1]
+    tall = (arena.high - arena.low) * points[1]
     full = {name for name in arena.names if name is not None}
+    load = _load_curve(arena)
     written, short = 0, [Counter(shortened(readable(name), most) for name in full) for most in _LETTERS]
-    for k in np.argsort(-wide * high, kind="stable"):
-        box, name = (float(wide[k]), float(high[k])), arena.names[k]
+    for k in np.argsort(-wide * tall, kind="stable"):
+        box, name = (float(wide[k]), float(tall[k])), arena.names[k]
         if name is None or not has_room(box):
             continue
         at = ((arena.left[k] + arena.right[k]) / 2, (arena.low[k] + arena.high[k]) / 2 / scale)
         tried = [shortened(readable(name), most) for most in _LETTERS]
         names = [visible(readable(name)), *(one for one, counts in zip(tried, short, strict=True) if counts[one] == 1)]
-        written += write_in(axes, names, box, at, arena.colours[arena.kinds[k]])
+        colour = arena.colours[arena.kinds[k]]
+        text = write_in(axes, names, box, at, colour)
+        if text is None:
+            continue
+        written += 1
+        (left, low), (right, high) = axes.transData.inverted().transform(text.get_window_extent())
+        if _runs_through(load, (left, right), (low * scale, high * scale)):
+            text.set_bbox({"facecolor": colour, "edgecolor": "none", "pad": 0.5})
         if written == _LABELS:
             break
     return written

@@ -8,6 +8,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from memsched._core import Chain
+from memsched.errors import InvalidInputError
 from memsched.problems.family import count_rounds
 from memsched.problems.problem import name_of
 from memsched.result import Planned, Result, results_in
@@ -114,7 +116,12 @@ def plot_classes(
         "map": a bar for each feature map, as high as it is large, in the order in which the forward writes them. If
         not all names have room, every second, third, .. is shown.
         "kind": a bar for each kind of op, as high as all that its ops write, the highest first; kinds with less than
-        1 % of the bytes, and from the twelfth on, are added up.
+        1 % of the bytes, and from the twelfth on, are added up. Stages of a chain have no kinds.
+
+    Raises
+    ------
+    InvalidInputError
+        Also for a chain by "kind".
 
     References
     ----------
@@ -131,6 +138,11 @@ def plot_classes(
     """
     rows = checks.one_or_more("results", results_in(results), (Result,), _MOST)
     checks.choice("by", by, get_args(By))
+    chains = [row for row in rows if isinstance(row.problem, Chain)]
+    if by == "kind" and chains:
+        raise InvalidInputError(
+            f"by is 'kind', but the stages of the chain '{name_of(chains[0].problem)}' have no kinds; use by='map'"
+        )
     with drawing(path) as figure:
         (_draw_by_kind if by == "kind" else _draw_by_map)(figure, rows)
         names = {name_of(row.problem) for row in rows}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
 import re
 import warnings
@@ -19,12 +20,15 @@ from memsched.support.interrupt import not_lost, optional
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
+    from matplotlib.text import Text
 
 SUFFIXES = (".png", ".svg", ".pdf")
 SIZE = (10.0, 5.2)  # inches
-_SIZES = (8.0, 6.5, 5.5)  # points, of names in boxes; those that are written upwards have the second
+_SIZES = (8.0, 6.5, 5.5)  # points, of names in boxes; those that are written upwards have the second or the third
+_CUTS = (12, 8)  # letters of a name that is cut at its end
 _AIR = (2.0, 1.0)  # points, by which a box is longer and higher than its name
 _SPARE = 1.03  # since letters of another size are rounded to pixels in another way
+_TALL = "Fy"  # as high as names are: bars have the same room whatever their letters
 _MEASURED = 10.0  # points, of a text that is measured
 NOISE = re.compile(
     r"^_+|(?<![a-z])native_|scaled_dot_product_(?=\w*attention)|_legit(_functional|_no_training)?|_for_cpu"
@@ -92,23 +96,30 @@ def has_room(box: tuple[float, float]) -> bool:
     return min(box) > 0.7 * _SIZES[-1] and max(box) > _SIZES[-1]
 
 
-def write_in(axes: Axes, names: Sequence[str], box: tuple[float, float], at: tuple[float, float], colour: str) -> bool:
+def write_in(
+    axes: Axes, names: Sequence[str], box: tuple[float, float], at: tuple[float, float], colour: str
+) -> Text | None:
     """Write the first name that has room in a box of this width and height in points, from left to right or upwards.
 
-    The middle of the box is at a place in the axes; the box has a colour. Returns whether a name had room.
+    The middle of the box is at a place in the axes; the box has a colour. Returns None if no name had room.
     """
     figure = axes.get_figure()
     assert figure is not None
-    ways = [(_SIZES[0], 0), (_SIZES[1], 0), (_SIZES[1], 90), (_SIZES[2], 0)]
+    ways = [(_SIZES[0], 0), (_SIZES[1], 0), (_SIZES[1], 90), (_SIZES[2], 0), (_SIZES[2], 90)]
+    high = _SPARE * text_size(figure, _TALL, 1.0, math.inf)[1]
     for name in names:
-        wide, high = (_SPARE * side for side in text_size(figure, name, 1.0, max(box) / _SIZES[-1]))
+        wide = _SPARE * text_size(figure, name, 1.0, max(box) / _SIZES[-1])[0]
         for size, rotation in ways:
             along, across = box if rotation == 0 else box[::-1]
             if size * wide <= along - _AIR[0] and size * high <= across - _AIR[1]:
-                style: dict[str, Any] = {"fontsize": size, "rotation": rotation, "color": ink(colour)}
-                axes.text(*at, name, ha="center", va="center", **style)
-                return True
-    return False
+                style: dict[str, Any] = {
+                    "fontsize": size,
+                    "rotation": rotation,
+                    "color": ink(colour),
+                    "parse_math": False,
+                }
+                return axes.text(*at, name, ha="center", va="center", **style)
+    return None
 
 
 @contextlib.contextmanager
@@ -141,6 +152,31 @@ def readable(name: str) -> str:
     ('flash_attention_2:0', 'layer_norm_backward')
     """
     return NOISE.sub("", name) or name
+
+
+def bar_names(name: str, layer: str | None = None) -> list[str]:
+    """What a bar may be called, the longest first: an op of a chain with its layer, others with less and less.
+
+    An op "module/op" has the names of its inner modules in the end, others are cut at their ends.
+
+    Examples
+    --------
+    >>> bar_names("F4", "layer1.0"), bar_names("layer1.0.bn1/native_batch_norm")
+    (['F4 layer1.0', 'F4'], ['layer1.0.bn1/batch_norm', 'layer1.0.bn1', '…0.bn1', '…bn1'])
+    """
+    if layer:
+        return [f"{name} {layer}", name]
+    module, _, op = name.rpartition("/")
+    if not module:
+        return [readable(name), *_cut(readable(name))]
+    parts = module.split(".")
+    words = next((at for at in reversed(range(len(parts))) if not parts[at].isdigit()), 0)  # numbers alone tell nothing
+    inner = [f"…{'.'.join(parts[at:])}" for at in range(1, words + 1)]
+    return [f"{module}/{readable(op)}", module, *(inner or _cut(module))]
+
+
+def _cut(name: str) -> list[str]:
+    return [f"{name[: most - 1]}…" for most in _CUTS if len(name) > most]
 
 
 def shortened(name: str, most: int) -> str:

@@ -16,8 +16,9 @@ from memsched.problems.bounds import alike
 from memsched.problems.problem import altered, graph_of, name_of, peak_memory, stages_or_ops
 from memsched.result import Planned, Result, as_fast, results_in
 from memsched.show.arena import budget_of
+from memsched.show.plots.curves import NESTED, Curve, draw_curves
 from memsched.show.plots.figure import byte_unit, clear, drawing, heading, legend, time_unit
-from memsched.show.plots.palette import IDEAL, LINES, MARKERS, line_styles
+from memsched.show.plots.palette import IDEAL, line_styles
 from memsched.study.frontier import Frontier
 from memsched.support import checks
 from memsched.support.docstrings import picture
@@ -39,6 +40,7 @@ _BOUND: dict[str, Any] = {"color": "black", "linewidth": 1.1, "zorder": 5.0}
 _MAY_DO_ALL = ("pofo", "selective")  # of what others do: offload and recompute
 _BEYOND = ("modnn", "vdnn_plus", "olla")  # split the batch or reorder, which those do not
 _COLUMNS = 3  # of the legend
+_MARK = 6.0  # points, of the mark of a plan
 _MOST_OVER = 1e300  # times the ideal: a second axis for more would overflow; matplotlib first makes one up to 1
 _NEAR = 0.02  # share of the width below which marks would hide each other
 _LEVEL = 0.036  # share of the height from one mark to the next above
@@ -150,26 +152,15 @@ def footnote(frontiers: Sequence[Frontier]) -> str:
     return ""
 
 
-def _draw_curves(axes: Axes, frontiers: list[Frontier], factor: float, scale: int) -> list[Line2D]:
-    """Draw the curves; the first is on top and thinnest, so that coinciding curves are all visible."""
-    lines = []
+def _draw_curves(axes: Axes, frontiers: list[Frontier], factor: float, scale: int) -> tuple[list[Line2D], bool]:
+    """Draw the curves; also whether marks are nested."""
     styles = line_styles([one.planner for one in frontiers])
-    for at, (one, (colour, marker)) in enumerate(zip(frontiers, styles, strict=True)):
-        below = min(at, 4)
+    curves = []
+    for one, style in zip(frontiers, styles, strict=True):
         planned = np.isfinite(one.makespan)
-        lines += axes.plot(
-            one.memory[planned] / scale,
-            factor * one.makespan[planned],
-            color=LINES[colour],
-            marker=MARKERS[marker],
-            markersize=5 + 1.5 * below,
-            markeredgecolor="white",
-            markeredgewidth=0.6,
-            linewidth=1.4 + 0.7 * below,
-            label=one.planner if planned.any() else f"{one.planner} (no plan)",
-            zorder=4 - at / len(frontiers),
-        )
-    return lines
+        name = one.planner if planned.any() else f"{one.planner} (no plan)"
+        curves.append(Curve(name, style, one.memory[planned] / scale, factor * one.makespan[planned]))
+    return draw_curves(axes, curves, _MARK)
 
 
 def _marks(frontiers: list[Frontier], width: float) -> list[tuple[int, int, int]]:
@@ -305,7 +296,7 @@ def plot_frontier(
         axes.set_xlim(low / scale, high / scale)
         least, most = _time_range(listed, 1 + max((level for *_, level in marks), default=-1))
         axes.set_ylim(factor * least, factor * most)
-        lines = _draw_curves(axes, listed, factor, scale)
+        lines, nested = _draw_curves(axes, listed, factor, scale)
         lines.append(axes.axhline(ideal, label=f"ideal {format_seconds(first.ideal)}", **_IDEAL))
         for kind, points in lower_bounds(listed).items():
             memory, seconds = zip(*points, strict=True)
@@ -322,5 +313,6 @@ def plot_frontier(
         if max(1.0, axes.get_ylim()[1]) < _MOST_OVER * ideal:
             _second_axis(axes, ideal)
         figure.subplots_adjust(left=0.085, right=0.925, top=0.86, bottom=0.125 + 0.047 * rows)
-        heading(figure, f"makespan against memory, {name_of(first.problem)}", _subtitle(first))
+        told = f"; {NESTED}" if nested else ""
+        heading(figure, f"makespan against memory, {name_of(first.problem)}", _subtitle(first) + told)
     return figure

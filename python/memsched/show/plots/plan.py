@@ -16,13 +16,13 @@ from memsched.result import Planned, Result, results_in
 from memsched.show.arena import budget_of
 from memsched.show.plots.figure import (
     SIZE,
+    bar_names,
     byte_unit,
     clear,
     drawing,
     has_room,
     heading,
     legend,
-    readable,
     time_unit,
     write_in,
 )
@@ -48,7 +48,7 @@ Lanes = dict[int, tuple[float, float]]
 def _names(result: Result, bar: Interval) -> list[str]:
     """What a bar may be called, the longest first."""
     stage = short_stage_of(result.problem, bar.name) if bar.bytes is None else None
-    return [visible(text) for text in ([f"{bar.name} {stage}"] if stage else []) + [readable(bar.name)]]
+    return [visible(text) for text in bar_names(bar.name, stage)]
 
 
 def _lanes(bars: list[Interval]) -> Lanes:

@@ -9,12 +9,16 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from memsched.errors import InvalidInputError
+from memsched.show.plots.curves import NESTED, Curve, draw_curves, style_of
 from memsched.show.plots.figure import as_written, byte_unit, clear, drawing, heading, legend
-from memsched.show.plots.palette import IDEAL, LINES, MARKERS, line_styles
+from memsched.show.plots.palette import IDEAL, line_styles
 from memsched.study.sweep.names import link_names, planner_names, problem_names
 from memsched.study.sweep.rows import ReadRow as Row
 from memsched.study.sweep.rows import checked
+from memsched.study.sweep.table import Sweep
 from memsched.support.docstrings import picture
 
 if TYPE_CHECKING:
@@ -27,6 +31,10 @@ _HEIGHT = 3.1
 _LETTERS = 13  # in an inch, of a title
 _SHARE = 1 / 3  # of the axis of memory that a problem must fill where all problems have one
 _HEADING = 0.72  # inches
+_MARK = 5.5  # points, of the mark of a plan
+_LINEAR = 0.01  # over the ideal, up to which the scale is linear
+_LINSCALE = 0.6  # of a decade: how high that part is
+_ABOVE = 1.25  # times the largest overhead, where the axis ends
 
 Styles = dict[str, tuple[int, int]]
 """What a line is called -> where its colour and its marker are in LINES and MARKERS."""
@@ -73,51 +81,71 @@ def _columns(panels: dict[tuple[str, str], dict[str, list[Row]]]) -> int:
     return max(fair, default=2 if len(panels) == 4 else most)
 
 
-def _draw(axes: Axes, lines: dict[str, list[Row]], styles: Styles, scale: int) -> None:
-    """Draw the lines; the first is on top and thinnest, so that coinciding lines are all visible."""
-    for at, (name, (colour, marker)) in enumerate(styles.items()):
-        below = min(at, 4)
-        points = sorted((row["memory"] / scale, row["makespan"] / (row["ideal"] or 1.0)) for row in lines.get(name, []))
+def _over(row: Row) -> float:
+    """By how much of the ideal the makespan is above it; the makespan itself if the ideal takes no time."""
+    return float((row["makespan"] - row["ideal"]) / (row["ideal"] or 1.0))
+
+
+def _scaled(axes: Axes, most: float) -> None:
+    """A scale of overheads up to `most`: linear up to 1 %, for good planners differ by little, and then logarithmic."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+    axes.set_yscale("symlog", linthresh=_LINEAR, linscale=_LINSCALE)
+    if most <= _LINEAR:
+        most = most or _LINEAR
+        ticks = [tick for tick in MaxNLocator(5).tick_values(0, most) if 0 <= tick <= most]
+    else:
+        decades = range(round(math.log10(_LINEAR)), math.ceil(math.log10(most)) + 1)
+        every = -(-len(decades) // 6)
+        steps = (1.0, 3.0) if len(decades) <= 4 else (1.0,)
+        found = [step * 10.0**power for power in decades[::every] for step in steps]
+        ticks = [0.0, *(tick for tick in found if tick <= _ABOVE * most)]
+    axes.yaxis.set_major_locator(FixedLocator(ticks))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda tick, _: f"{100 * tick:.4g} %"))
+    axes.set_ylim(*((-0.3 * _LINEAR, _ABOVE * most) if most > _LINEAR else (-0.12 * most, 1.12 * most)))
+
+
+def _draw(axes: Axes, lines: dict[str, list[Row]], styles: Styles, scale: int) -> bool:
+    """Draw the lines, the first on top, on axes that have their limits; returns whether marks are nested."""
+    curves = []
+    for name, style in styles.items():
+        points = sorted((row["memory"] / scale, _over(row)) for row in lines.get(name, []))
         if points:
-            axes.plot(
-                *zip(*points, strict=True),
-                color=LINES[colour],
-                marker=MARKERS[marker] if len(points) <= 30 else None,
-                markersize=5 + below,
-                markeredgecolor="white",
-                markeredgewidth=0.4,
-                linewidth=1.2 + 0.6 * below,
-                zorder=4 - at / len(styles),
-            )
-    axes.axhline(1.0, color=IDEAL, linewidth=1.2, zorder=1)
+            x, y = np.array(points).T
+            curves.append(Curve(name, style, x, y))
+    _, nested = draw_curves(axes, curves, _MARK)
+    axes.axhline(0.0, color=IDEAL, linewidth=1.2, zorder=1)
     axes.grid(color="0.92", linewidth=0.6)
     clear(axes, None)
     axes.tick_params(labelsize=8)
+    return nested
 
 
 def _draw_legend(figure: Figure, styles: Styles, per_row: int) -> None:
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], color=LINES[colour], marker=MARKERS[marker], markersize=5, label=name)
-        for name, (colour, marker) in styles.items()
+        Line2D([], [], label=name, **style_of(Curve(name, style, np.empty(0), np.empty(0)), _MARK))
+        for name, style in styles.items()
     ]
     handles.append(Line2D([], [], color=IDEAL, linewidth=1.2, label="the ideal: computation alone"))
     legend(figure, handles, min(len(handles), per_row), fontsize=9)
 
 
 @picture
-def plot_sweep(rows: Sequence[Row], path: str | os.PathLike[str] | None = None) -> Figure:
-    """Plot makespan over the ideal against memory: a panel per problem and link, a line per planner.
+def plot_sweep(rows: Sweep | Sequence[Row], path: str | os.PathLike[str] | None = None) -> Figure:
+    """Plot how far makespans are above the ideal, against memory: a panel per problem and link, a line per planner.
 
-    All panels have one scale of makespans, and those of a problem one of memory, which all problems share unless one of
-    them would fill less than a third of it. Each point is a plan; the lines between them only guide the eye. The ideal,
-    1, is the time of computation alone. Needs matplotlib; does not touch pyplot's global state.
+    The ideal is the time of computation alone. All panels have one scale, which is linear up to 1 % above the ideal and
+    logarithmic from there. The panels of a problem have one scale of memory, which all problems share unless that
+    leaves one of them less than a third of it. Each point is a plan; the lines between them only guide the eye. Needs
+    matplotlib; does not touch pyplot's global state.
 
     Parameters
     ----------
-    rows : sequence of dict
-        The rows of a Sweep.
+    rows : Sweep or sequence of dict
+        What `memsched.sweep` or `memsched.read_store` returns, or its rows.
 
     Raises
     ------
@@ -128,9 +156,10 @@ def plot_sweep(rows: Sequence[Row], path: str | os.PathLike[str] | None = None) 
     --------
     >>> import memsched as ms
     >>> table = ms.sweep("resnet18-224-b32", ["greedy", "rotor"], memory=["20%", "60%"], beta=[6e9, 12e9])
-    >>> [axes.get_title(loc="left") for axes in ms.plot_sweep(table.rows).axes]
+    >>> [axes.get_title(loc="left") for axes in ms.plot_sweep(table).axes]
     ['resnet18-224-b32, 6 GB/s', 'resnet18-224-b32, 12 GB/s']
     """
+    rows = rows.rows if isinstance(rows, Sweep) else rows
     panels = _panels(checked(rows))
     if not panels:
         raise InvalidInputError("the sweep has no planned point, so there is nothing to draw")
@@ -148,10 +177,10 @@ def plot_sweep(rows: Sequence[Row], path: str | os.PathLike[str] | None = None) 
         ranges, shared = _ranges(panels)
         total = height * _HEIGHT + below + _HEADING
         figure.set_size_inches(columns * wide, total)
-        _draw_grid(figure, panels, styles, ranges, (height, columns))
+        nested = _draw_grid(figure, panels, styles, ranges, (height, columns))
         _draw_legend(figure, styles, per_row)
-        told = "" if shared else "; each problem has its own range of memory"
-        heading(figure, "makespan against memory", f"a point is a plan{told}")
+        told = [*([NESTED] if nested else []), *([] if shared else ["each problem has its own range of memory"])]
+        heading(figure, "makespan against memory", "; ".join(["a point is a plan", *told]))
         as_written(figure)  # before its texts are measured
         figure.tight_layout(rect=(0, below / total, 1, 1 - _HEADING / total))
     return figure
@@ -163,20 +192,22 @@ def _draw_grid(
     styles: Styles,
     ranges: dict[str, tuple[float, float]],
     shape: tuple[int, int],
-) -> None:
-    """Draw the panels, row by row, on one scale of makespans."""
-    grid = figure.subplots(*shape, squeeze=False, sharey=True)
+) -> bool:
+    """Draw the panels, row by row, on one scale of overheads; returns whether marks are nested."""
+    grid, nested = figure.subplots(*shape, squeeze=False, sharey=True), False
+    _scaled(grid[0, 0], max(_over(row) for lines in panels.values() for own in lines.values() for row in own))
     letters = int(_LETTERS * _WIDTHS[shape[1]])
     for axes in grid.flat[len(panels) :]:
         axes.remove()
     for axes, ((problem, link), lines) in zip(grid.flat, panels.items(), strict=False):
         scale, unit = byte_unit(int(ranges[problem][1]))
-        _draw(axes, lines, styles, scale)
         axes.set_xlim(*(end / scale for end in ranges[problem]))
+        nested |= _draw(axes, lines, styles, scale)
         axes.set_xlabel(f"memory ({unit})", fontsize=9)
         title = f"{problem}, {link}"
         if len(title) > letters:
             title = f"{textwrap.fill(problem, letters)},\n{textwrap.fill(link, letters)}"
         axes.set_title(title, fontsize=9.5, loc="left")
     for line in grid:
-        line[0].set_ylabel("makespan / ideal", fontsize=9)
+        line[0].set_ylabel("over the ideal", fontsize=9)
+    return nested

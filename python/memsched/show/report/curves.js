@@ -3,6 +3,10 @@
 // Of a planner's line, by the places that palette.py gives it.
 const SYMBOLS = ["circle", "square", "diamond", "cross", "x", "pentagon", "hexagon"];
 const styleOf = ([tint, mark]) => ({ css: `s${tint}`, symbol: SYMBOLS[mark] });
+const SIZE = 7; // pixels, of a mark
+const NEAR = 4; // pixels, of marks that would hide each other
+const MOST_NESTED = 300; // points of a curve, which take time
+const RING = 6; // pixels by which a mark is larger than one that lies on it
 
 class Curves extends Picture {
   constructor(div, title) {
@@ -22,15 +26,32 @@ class Curves extends Picture {
     return [...this.lines, ...this.marks].filter((line) => !this.hidden.has(line.name));
   }
 
+  /* The size of each mark: of those at one place, a later one lies on the earlier ones, which are larger, so that all are
+     seen. */
+  sizes(seen) {
+    const { xaxis, yaxis, margin } = this.layout();
+    const px = (this.div.clientWidth - margin.l - margin.r) / (xaxis.range[1] - xaxis.range[0]);
+    const py = (this.div.clientHeight - margin.t - margin.b) / (yaxis.range[1] - yaxis.range[0]);
+    const near = (one, x, y) => one.x.some((other, k) => Math.abs(other - x) * px < NEAR && Math.abs(one.y[k] - y) * py < NEAR);
+    const marked = (line) => !line.mode && line.x.length <= MOST_NESTED;
+    return seen.map((line, at) => {
+      if (!marked(line)) return line.size ?? SIZE;
+      const above = seen.slice(at + 1).filter(marked);
+      return line.x.map((x, k) => SIZE + RING * above.filter((one) => near(one, x, line.y[k])).length);
+    });
+  }
+
   traces() {
-    return this.seen().map((line) => ({
+    const seen = this.seen();
+    const sizes = this.sizes(seen);
+    return seen.map((line, at) => ({
       type: "scatter",
       mode: line.mode ?? "lines+markers",
       x: line.x,
       y: line.y,
       hoverinfo: "skip",
       line: { color: colour(line.css), width: line.width ?? 1.8, dash: line.dash ?? "solid" },
-      marker: { color: colour(line.css), size: line.size ?? 7, symbol: line.symbol, line: { color: colour("card"), width: 0.8 } },
+      marker: { color: colour(line.css), size: sizes[at], opacity: 1, symbol: line.symbol, line: { color: colour("card"), width: 0.8 } },
     }));
   }
 
@@ -54,7 +75,11 @@ class Curves extends Picture {
     super.draw();
     const all = [...this.lines, ...this.marks];
     const drawn = this.div.querySelectorAll(".scatterlayer .trace");
-    this.seen().forEach((line, at) => (this.outlines[line.symbol] ??= drawn[at]?.querySelector(".point")?.getAttribute("d")));
+    const sizes = this.sizes(this.seen());
+    this.seen().forEach((line, at) => {
+      const outline = drawn[at]?.querySelector(".point")?.getAttribute("d");
+      if (outline) this.outlines[line.symbol] ??= { outline, scale: Array.isArray(sizes[at]) ? SIZE / sizes[at][0] : 1 };
+    });
     writeLegend(this.div, all.map((line) => [line.css, line.name, "drawn"]));
     [...legendOf(this.div).children].forEach((entry, at) => {
       const button = document.createElement("button");
@@ -75,8 +100,12 @@ class Curves extends Picture {
   swatch({ mode, dash, symbol }) {
     const dashes = dash ? ` stroke-dasharray="${dash.replaceAll("px", "")}"` : "";
     const line = mode === "markers" ? "" : `<path d="M-14 0H14"${dashes}/>`;
-    const mark = mode !== "lines" && this.outlines[symbol] ? `<path class="mark" d="${this.outlines[symbol]}"/>` : "";
+    const mark = mode !== "lines" && this.outlines[symbol] ? this.markOf(this.outlines[symbol]) : "";
     return `<svg viewBox="-14 -9 28 18" aria-hidden="true">${line}${mark}</svg>`;
+  }
+
+  markOf({ outline, scale }) {
+    return `<path class="mark" d="${outline}" transform="scale(${scale})"/>`;
   }
 
   // The nearest point of a curve.
@@ -140,7 +169,9 @@ function byteUnit(most) {
 
 function sweepCurves(div, table) {
   const column = (title) => table.columns.findIndex((one) => one.title === title);
-  const [planner, problem, link, bandwidth, memory] = ["planner", "problem", "link", "bandwidth", "memory"].map(column);
+  const [planner, problem, link, memory] = ["planner", "problem", "link", "memory"].map(column);
+  const bandwidth = table.columns.findIndex((one) => one.kind === "bandwidth"); // it may be the link's name
+  const linkOf = (row) => shown(table.columns[link].kind, row[link]);
   const [status, makespan, ideal, gap, bound] = ["status", "makespan", "ideal", "gap", "lower bound"].map(column);
   const planned = table.rows.filter((row) => row[status] === "planned");
   const names = Object.keys(data.styles);
@@ -154,8 +185,8 @@ function sweepCurves(div, table) {
   const choose = () => {
     const of = planned.filter((row) => row[problem] === choices[0].value);
     of.sort((a, b) => compareCells(a[bandwidth], b[bandwidth]) || compareCells(a[link], b[link]));
-    offer(choices[1], [...new Set(of.map((row) => row[link]))]);
-    const rows = of.filter((row) => row[link] === choices[1].value).sort((a, b) => a[memory] - b[memory]);
+    offer(choices[1], [...new Set(of.map(linkOf))]);
+    const rows = of.filter((row) => linkOf(row) === choices[1].value).sort((a, b) => a[memory] - b[memory]);
     const relative = of.every((row) => row[ideal] > 0);
     const [scale, size] = byteUnit(of.reduce((most, row) => Math.max(most, row[memory]), 0));
     const high = (row) => (relative ? row[makespan] / row[ideal] : row[makespan]);

@@ -86,6 +86,19 @@ function escaped(text) {
 const NOISE = /^_+|(?<![a-z])native_|scaled_dot_product_(?=\w*attention)|_legit(_functional|_no_training)?|_for_cpu/g;
 const readable = (name) => name.replace(NOISE, "") || name;
 
+// What a bar may be called, the longest first, as memsched.plot has it; a test compares the two.
+function barNames(name, layer) {
+  if (layer) return [`${name} ${layer}`, name];
+  const slash = name.lastIndexOf("/");
+  const cut = (text) => [12, 8].filter((most) => [...text].length > most).map((most) => `${[...text].slice(0, most - 1).join("")}…`);
+  if (slash < 1) return [readable(name), ...cut(readable(name))];
+  const module = name.slice(0, slash);
+  const parts = module.split(".");
+  const words = parts.findLastIndex((part) => !/^\d+$/.test(part)); // numbers alone tell nothing
+  const inner = parts.slice(1, Math.max(0, words) + 1).map((_, at) => `…${parts.slice(at + 1).join(".")}`);
+  return [`${module}/${readable(name.slice(slash + 1))}`, module, ...(inner.length ? inner : cut(module))];
+}
+
 function shortened(text, most) {
   const letters = [...text];
   if (letters.length <= most) return text;

@@ -37,7 +37,8 @@ function lastAtMost(values, x) {
   return low - 1;
 }
 
-const LANE = 46; // pixels, of a stream of transfers; the compute stream has half as many again
+const LANE = 46; // pixels, of a stream of transfers
+const HALF = 1; // lanes, of the compute stream, which has room for names that are written upwards
 const LANES = [["compute", "compute"], ["device to host", "to host"], ["host to device", "to device"]];
 
 class Timeline extends Picture {
@@ -48,17 +49,15 @@ class Timeline extends Picture {
     this.kinds = STREAMS;
     const used = [1, 2].filter((lane) => timeline.lane.includes(lane)); // a stream without steps has no lane
     this.lanes = [0, ...used];
-    this.middles = [0, ...used.map((_, at) => 1.25 + at)];
-    const edge = (side) => timeline.lane.map((lane) => this.middles[this.lanes.indexOf(lane)] + side * (lane ? 0.38 : 0.66));
+    this.middles = [0, ...used.map((_, at) => HALF + 0.5 + at)];
+    const edge = (side) => timeline.lane.map((lane) => this.middles[this.lanes.indexOf(lane)] + side * (lane ? 0.38 : HALF - 0.09));
     this.boxes = boxesOf(timeline, factor, edge(-1), edge(1), STREAMS);
     this.cursor = element("div", { class: "cursor", hidden: "" });
   }
 
-  // What a bar may be called: a layer's name tells more than that of its op, and its colour which of its ops it is.
   names(at) {
     const { name, layer, lane } = this.columns;
-    if (!layer[at]) return [[readable(name[at]), readable(name[at].split("/").at(-1))]]; // ops of modules are "module/op"
-    return [[`${name[at]} ${layer[at]}`, ...(lane[at] ? [] : [layer[at]])], [name[at]]];
+    return barNames(name[at], lane[at] ? null : layer[at]).map((one) => [one]);
   }
 
   traces() {
@@ -86,7 +85,7 @@ class Timeline extends Picture {
     const most = memory_end / scale || 1;
     const at = far ? most : memory.budget / scale;
     const late = memory.peak_time !== null && memory.peak_time > this.until / 2;
-    const lanes = LANE * (0.5 + this.lanes.length);
+    const lanes = LANE * (2 * HALF - 1 + this.lanes.length);
     const low = narrow() ? 190 : 230;
     this.height = TOP + lanes + 14 + low + 44;
     const said = { xref: "paper", yref: "y2", showarrow: false, font: { size: 11.5, color: colour("ink") } };
@@ -114,7 +113,7 @@ class Timeline extends Picture {
       ...wide(this.result, `time (${this.unit})`, time_end, this.factor, { anchor: "y2" }),
       yaxis: axis({
         domain: [1 - lanes / (lanes + 14 + low), 1],
-        range: [0.75 + this.lanes.length - 1, -0.75],
+        range: [HALF + this.lanes.length - 1, -HALF],
         fixedrange: true,
         tickvals: this.middles,
         ticktext: this.lanes.map((lane) => LANES[lane][Number(narrow())]),
@@ -141,8 +140,10 @@ class Timeline extends Picture {
     this.div.style.height = `${this.height}px`;
     super.draw();
     if (!this.div.contains(this.cursor)) this.div.append(this.cursor);
-    const present = new Set(this.columns.kind);
-    const entries = STREAMS.filter(([kind]) => present.has(kind)).map(([kind, css]) => [css, kind]);
+    const times = new Map(); // of all steps of a kind: what is thinner than a pixel, such as a loss, is not seen
+    this.columns.kind.forEach((kind, at) => times.set(kind, (times.get(kind) ?? 0) + this.columns.end[at] - this.columns.start[at]));
+    const pixel = this.result.figures.time_end / this.div.clientWidth;
+    const entries = STREAMS.filter(([kind]) => times.has(kind) && !(times.get(kind) < pixel)).map(([kind, css]) => [css, kind]);
     if (this.result.resident > 0) entries.push(["resident", "resident"]);
     writeLegend(this.div, [...entries, ["memory", "memory", "line"], ["ink", "budget", "line dash"]]);
   }

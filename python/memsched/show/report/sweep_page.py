@@ -15,6 +15,7 @@ from memsched.show.text import Number, counted, text
 from memsched.study.sweep.names import link_names, planner_names, problem_names
 from memsched.study.sweep.rows import STATUSES, checked
 from memsched.study.sweep.rows import ReadRow as Row
+from memsched.support.units import format_bandwidth
 
 _PLANNERS = (
     Column(title="planner"),
@@ -32,9 +33,8 @@ _PLANNERS = (
 )
 _TOLD = 2  # problems in the heading
 Names: TypeAlias = tuple[str, str, str]  # of the planner, the problem and the link of a row
-_NAMES = (Column(title="planner"), Column(title="problem"), Column(title="link"))
-_POINTS = (  # curves.js finds its columns by these titles, and those of the names
-    (Column(title="bandwidth", kind="bandwidth", hint="to the host"), "bandwidth"),
+_NAMES = (Column(title="planner"), Column(title="problem"))
+_POINTS = (  # curves.js finds its columns by these titles, and those of the names and the links
     (Column(title="memory", kind="bytes"), "memory"),
     (Column(title="status"), "status"),
     (Column(title="makespan", kind="seconds"), "makespan"),
@@ -56,11 +56,24 @@ _POINTS = (  # curves.js finds its columns by these titles, and those of the nam
 )
 
 
+def _links(rows: Sequence[Row], names: Sequence[Names]) -> tuple[list[Column], list[list[Any]]]:
+    """The columns about the link, and their values in each row: the bandwidth alone if it is all that names say."""
+    links = [link for _, _, link in names]
+    if all(link == format_bandwidth(row["bandwidth"]) for link, row in zip(links, rows, strict=True)):
+        return [Column(title="link", kind="bandwidth", hint="to the host")], [[row["bandwidth"]] for row in rows]
+    columns = [Column(title="link"), Column(title="bandwidth", kind="bandwidth", hint="to the host")]
+    return columns, [[link, row["bandwidth"]] for link, row in zip(links, rows, strict=True)]
+
+
 def _points(rows: Sequence[Row], names: Sequence[Names]) -> Table:
+    columns, links = _links(rows, names)
     return Table(
         name="points",
-        columns=(*_NAMES, *(column for column, _ in _POINTS)),
-        rows=[[*own, *(row.get(key) for _, key in _POINTS)] for own, row in zip(names, rows, strict=True)],
+        columns=(*_NAMES, *columns, *(column for column, _ in _POINTS)),
+        rows=[
+            [*own[:2], *link, *(row.get(key) for _, key in _POINTS)]
+            for own, link, row in zip(names, links, rows, strict=True)
+        ],
     )
 
 
@@ -78,7 +91,7 @@ def _failures(rows: Sequence[Row], names: Sequence[Names]) -> Table:
         for own, row in zip(names, rows, strict=True)
         if row["status"] == "failed"
     ]
-    columns = (*_NAMES, Column(title="memory", kind="bytes"), Column(title="error"))
+    columns = (*_NAMES, Column(title="link"), Column(title="memory", kind="bytes"), Column(title="error"))
     return Table(name="failures", columns=columns, rows=failed)
 
 
