@@ -420,7 +420,7 @@ class TestSavedPlans:
 
     def test_too_little_memory_is_an_illegal_schedule(self) -> None:
         for command in ("simulate", "validate"):
-            assert "tep " in fails(command, "r.json", "-m", "20", status=4)
+            assert "the plan needs 22 B, more than 20 B" in fails(command, "r.json", "-m", "20", status=4)
             error = run_json(command, "r.json", "-m", "20", status=4)["error"]
             assert error["kind"] == "ScheduleError"
             assert error["step"] is not None

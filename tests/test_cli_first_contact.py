@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import pickle
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -345,3 +346,45 @@ def test_mistakes_of_a_first_command(line: str, words: str) -> None:
 def test_planners_may_have_commas() -> None:
     rows = json.loads(run("compare c.json -m 24 -b 2 -p greedy,vdnn -p rotor --json").stdout)["planners"]
     assert list(rows) == ["greedy", "vdnn", "rotor"]
+
+
+class TestMemoryInPlaceOfAnother:
+    @pytest.mark.parametrize("memory", ["-m 40% -m 50%", "-m 40%,60%", "--memory 1GiB,2GiB"])
+    def test_several_memories_are_for_frontier(self, memory: str) -> None:
+        """The last was taken in silence."""
+        assert "'memsched frontier' plans for many" in run(f"compare {SMALL} {memory}", status=2).output
+
+    @pytest.mark.parametrize("command", ["simulate", "validate"])
+    def test_what_a_saved_plan_needs_is_told(self, command: str) -> None:
+        run(f"plan {SMALL} -m 40% -p greedy --plan-only plan.json -o result.json -q")
+        needed = ms.validate(ms.Result.load("result.json")).logical_peak
+        for file in (f"plan.json --problem {SMALL}", "result.json"):
+            told = run(f"{command} {file} -m 600MiB", status=4).output
+            assert f"{needed:,} bytes), more than 600 MiB (629,145,600 bytes); give it that" in told
+            assert "the plan needs 33.99% (" in run(f"{command} {file} -m 10%", status=4).output
+            run(f"{command} {file} -m {needed}")
+
+    def test_one_comparison_has_one_unit(self) -> None:
+        assert "needs 56.43%" in run(f"compare {SMALL} -m 40% -p greedy,tflms").output
+
+
+def test_a_memory_snapshot_is_placed() -> None:
+    trace = [{"action": "alloc", "addr": 512, "size": 400, "stream": 0, "frames": []}]
+    Path("snap").write_bytes(pickle.dumps({"segments": [], "device_traces": [trace]}))
+    assert "buffers        1\n" in run("place snap").output
+    Path("bad").write_bytes(pickle.dumps(Path("x")))
+    assert "'bad' " in run("place bad", status=2).output
+
+
+def test_buffers_without_a_name_are_told() -> None:
+    run("plan resnet101-224-b32 -m 40% -p greedy -o result.json -q")
+    placed = json.loads(run("place result.json --json").stdout)["buffers"]
+    nameless = sum(one["name"] is None for one in placed)
+    assert 0 < nameless < len(placed)
+    told = run("place result.json").output
+    assert f"buffers        {len(placed)}, 1 of them at fixed offsets, {nameless} of them workspaces" in told
+
+
+def test_the_list_of_commands_is_of_whole_sentences() -> None:
+    commands = run("--help").output.partition("Commands:")[2].splitlines()
+    assert not [line for line in commands if line.endswith("...") and not line.lstrip().startswith("fit ")]

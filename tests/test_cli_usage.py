@@ -141,7 +141,7 @@ def test_planners_are_named_alike_everywhere() -> None:
         ("validate s.sqlite", "'s.sqlite' is an SQLite database, .* read_store and `memsched report` read"),
         ("plan s.sqlite -m 40%", "'s.sqlite' is an SQLite database"),
         ("plot p.pickle -o a.png", "'p.pickle' is a pickle, .* which read_snapshot reads"),
-        ("place p.pickle", "'p.pickle' is a pickle"),
+        ("place p.pickle", "'p.pickle' is not a pickle of plain data, or is truncated"),
         ("sweep r.json --csv", "'r.json' is a result, which Result.load and `memsched plot` read"),
         ("order r.csv", "'r.csv' is a result, .* expected a table"),
     ],

@@ -161,8 +161,8 @@ BAD_FILES = {
     "forward_time\n1\n": "lacks the columns 'backward_time', 'activation'; the columns are name, forward_time",
     CSV.replace(
         "activation", "activations,size"
-    ): "has the unknown columns 'activations', 'size'; did you mean 'activation'.",
-    CSV.replace("forward_time,", "forward_time,backward_time,"): "has the columns 'backward_time' twice",
+    ): "has the unknown columns 'activations', 'size'; did you mean 'activation' for 'activations'",
+    CSV.replace("forward_time,", "forward_time,backward_time,"): "has the column 'backward_time' twice",
     CSV.replace(",,4\n", ""): "has no row for the input of the network; put it before the stages",
     CSV.partition("\n")[0]: "has no row for the input",
     CSV.partition("1")[0]: "forward_time",  # the input alone
@@ -216,7 +216,7 @@ BAD_FRAMES: list[tuple[Any, str]] = [
     ([[1]], "it must be a data frame"),
     ("table.csv", "it must be a data frame"),
     ({}, "lacks the columns 'forward_time', 'backward_time', 'activation'"),
-    ({**TABLE, 3: [1]}, "unknown columns '3'"),
+    ({**TABLE, 3: [1]}, "unknown column '3'"),
     ({**TABLE, "saved": [None]}, "have different lengths"),
     ({**TABLE, "saved": 3}, "column 'saved' of the frame is 3; it must be a list"),
     ({**TABLE, "saved": [None, 9, 4]}, r"saved\[1\] is 4, less than"),
@@ -245,7 +245,7 @@ def test_pandas_may_have_a_column_twice() -> None:
     frame = pandas.DataFrame(
         [[None, None, 4, 4]], columns=["forward_time", "backward_time", "activation", "activation"]
     )
-    with pytest.raises(ms.InvalidInputError, match="has the columns 'activation' twice"):
+    with pytest.raises(ms.InvalidInputError, match="has the column 'activation' twice"):
         chain_from_frame(frame)
 
 
@@ -317,7 +317,7 @@ def test_an_index_with_the_name_of_a_column_is_that_column() -> None:
     assert chain_from_frame(frame.set_index("name")) == chain_from_frame(frame)
     with pytest.raises(ms.InvalidInputError, match="index of the frame is named 'layer', which is no column; name it"):
         chain_from_frame(frame.rename(columns={"name": "layer"}).set_index("layer"))
-    with pytest.raises(ms.InvalidInputError, match="the columns 'name' twice"):
+    with pytest.raises(ms.InvalidInputError, match="the column 'name' twice"):
         chain_from_frame(frame.set_index("name", drop=False))
 
 
@@ -326,5 +326,5 @@ def test_an_index_with_the_name_of_a_column_is_that_column() -> None:
     [("forward", "forward_time"), ("layer", "name"), ("Activation", "activation"), ("sved", "saved")],
 )
 def test_a_mistyped_column_is_told_with_the_one_that_was_meant(typed: str, meant: str) -> None:
-    with pytest.raises(ms.InvalidInputError, match=f"unknown columns '{typed}'; did you mean '{meant}'"):
+    with pytest.raises(ms.InvalidInputError, match=f"unknown column '{typed}'; did you mean '{meant}'"):
         chain_from_frame({typed: [1]})

@@ -33,7 +33,8 @@ each name leads to its signature, parameters and example. The [guide](guide.md) 
 [Which planner?](which_planner.md) which planner to call, and the [glossary](glossary.md) explains the words.
 
 `import memsched as ms` is assumed. Bytes are whole numbers, seconds are floats, bandwidths are bytes per second. All
-values are immutable, but for the dict `params` of a result. Names that are not listed here are internal and may change.
+values are immutable, but for the dict `params` of a result; chains, graphs, devices and schedules have no hash. Names
+that are not listed here are internal and may change.
 """
 
 

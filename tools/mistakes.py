@@ -53,6 +53,7 @@ QUANTITIES = [
     'ms.Device("16GiB", "12GB/s", latency="10 parsecs")',
     'ms.Device("lots")',
     'ms.frontier(chain, "12GB/s", memory=["40%", "x"])',
+    'ms.sweep(chain, ["rotor"], memory=[20, 40])',
     'ms.plan(chain, "6Gb", "12GB/s")',
     'ms.plan(chain, "0,5GB", "12GB/s")',
     'ms.dynprog(chain, "40%", device=ms.Device("16GiB", 12))',
@@ -65,6 +66,8 @@ NAMES = [
     'ms.write_placement(ms.place([ms.Buffer(0, 2, 3)]), "placed.csv")',
     'ms.write_report("page.html", ms.greedy(chain, "60%", "12GB/s"))',
     'ms.profiles.load("resnet101")',
+    'ms.profiles.load("resnet-18")',
+    "ms.Buffer(start=0, stop=3, size=4)",
     'ms.profiles.load_graph("resnet50-224")',
     'ms.min_memory(chain, "rottor")',
     'ms.dynprog(chain, "40%", "12GB/s", method="fast")',
@@ -117,6 +120,7 @@ RESULTS = [
     "ms.validate(chain)",
     'ms.simulate(chain, ms.greedy(chain, "60%", "12GB/s"), ms.Device("4GiB"))',
     'ms.plot(ms.greedy(chain, "60%", "12GB/s"), "plan.docx")',
+    'chain.save("chain.csv")',
     'ms.greedy(chain, "60%", "12GB/s").save("no/such/folder/plan.json")',
 ]
 COMMANDS = [
@@ -132,6 +136,7 @@ COMMANDS = [
     f"plan {CHAIN} -m 10MiB",
     f"plan {CHAIN} 40%",
     f"frontier {CHAIN} -m 40%",
+    f"compare {CHAIN} -m 40% -m 50%",
     f"order {CHAIN} --method lsted",
     f"plan {CHAIN} -m",
     "-m 40% plan",

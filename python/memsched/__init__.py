@@ -1,5 +1,6 @@
 """memsched: plans what happens to every activation of a training step, so that it fits a memory budget."""
 
+import dataclasses
 import importlib
 import sys
 from typing import TYPE_CHECKING
@@ -34,7 +35,8 @@ from memsched.study.feature_maps import feature_map_classes
 from memsched.study.frontier import Frontier, frontier
 from memsched.study.sweep.api import plan_again, read_store, sweep
 from memsched.study.sweep.table import Sweep, SweepProgress
-from memsched.support.arguments import public
+from memsched.support.arguments import construct, public
+from memsched.support.values import immutable
 from memsched.support.views import Shown, Tabular
 from memsched.validation.placement import validate_placement
 from memsched.validation.plan import ValidationReport, validate
@@ -124,6 +126,10 @@ __all__ = [
 ]
 __all__ += planners.__all__
 
+for _value in list(globals().values()):
+    if isinstance(_value, type) and dataclasses.is_dataclass(_value):
+        immutable(_value)
+        construct(_value)
 
 _PLOTS = "memsched.show.plots"
 _AT_FIRST_USE = {
@@ -149,4 +155,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, "torch", *(name for name in globals() if name.startswith("__"))})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_LONGEST, _LONGEST_TEXT = 1000, 8000  # characters of a value in an error, and of its text
+_LONGEST, _LONGEST_TEXT = 200, 8000  # characters of a value in an error, and of its text
 # Terminal controls, characters that are invisible or change the text direction, and lone surrogates.
 _UNSEEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb\ufffe\uffff"

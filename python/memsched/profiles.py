@@ -31,6 +31,7 @@ _READERS = {
 }
 
 
+@public
 def names() -> tuple[str, ...]:
     """Names of the shipped profiles, sorted; their form is network-image-bBATCH.
 
@@ -44,6 +45,7 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".json")))
 
 
+@public
 def graph_names() -> tuple[str, ...]:
     """Names of the shipped graphs, sorted: those of `names`, and of training steps that ship as graphs alone.
 
@@ -97,9 +99,10 @@ def _check_name(name: str, known: tuple[str, ...]) -> None:
     if name in graph_names():
         raise InvalidInputError(f"{name!r} ships as a graph alone, without a chain; load_graph loads it")
     stem = os.path.basename(name).lower().replace("_", "-")
-    near = [other for other in known if other == stem] or [
-        other for other in known if stem and other.startswith(stem.split("-")[0])
-    ]
+    joined, first = stem.replace("-", ""), stem.split("-")[0]
+    near = [other for other in known if other == stem]
+    for beginning in filter(None, (joined, first)):  # "resnet-18" is resnet18 before it is any resnet
+        near = near or [other for other in known if other.replace("-", "").startswith(beginning)]
     hint = f"; similar names: {', '.join(near[:6])}" if near else "; `memsched profiles` lists them"
     raise InvalidInputError(f"no profile is named {name!r}{hint}")
 

@@ -15,7 +15,9 @@ from memsched.errors import InvalidInputError, shown
 from memsched.support import checks, quantities
 from memsched.support.arguments import public
 from memsched.support.files import plain_cell, read_cell, read_text, write_bytes
+from memsched.support.kinds import told_kind
 from memsched.support.types import Size
+from memsched.support.units import parse_bytes
 
 # MiniMalloc's column names and their older names; "end" is the last tick, "upper" the one after it.
 _ALIASES = {"buffer": "id", "buffer_id": "id", "start": "lower", "begin": "lower"}
@@ -140,13 +142,15 @@ def made(rows: Iterable[tuple[int, int, int, int, int | None, str | None]]) -> l
     return found
 
 
-def _number(text: str, where: str) -> int | float:
+def _number(key: str, text: str, where: str) -> int | float:
     for kind in (int, float):
         try:
             return kind(text)
         except ValueError:
             continue
-    raise InvalidInputError(f"{where} is {shown(text)}; it must be a number")
+    if key in ("size", "alignment", "offset") and text[:1].isdigit():
+        return parse_bytes(text, f"{where}: {key}")
+    raise InvalidInputError(f"{where}: {key} is {shown(text)}; it must be a number")
 
 
 def _columns(header: list[str], where: str) -> tuple[list[str], int]:
@@ -169,10 +173,10 @@ def read_buffers(path: str | os.PathLike[str]) -> tuple[Buffer, ...]:
     """Read buffers from a CSV file in MiniMalloc's format.
 
     Its columns are `id,lower,upper,size` and optionally `alignment` and `offset` (a fixed one; empty or -1 means
-    none). `hint` is ignored, since it is not binding. `gaps` must be empty. The older names `buffer`, `start` and
-    `end` are accepted too; `end` is the last tick itself. A leading apostrophe before a name that begins with =, +, -
-    or @ is dropped: `Placement.to_csv` adds it, since a spreadsheet would take such a name for a formula. White space
-    around numbers is dropped, too.
+    none). Sizes may have units, as in 4KiB. `hint` is ignored, since it is not binding. `gaps` must be empty. The older
+    names `buffer`, `start` and `end` are accepted too; `end` is the last tick itself. A leading apostrophe before a
+    name that begins with =, +, - or @ is dropped: `Placement.to_csv` adds it, since a spreadsheet would take such a
+    name for a formula. White space around numbers is dropped, too.
 
     Raises
     ------
@@ -187,7 +191,11 @@ def read_buffers(path: str | os.PathLike[str]) -> tuple[Buffer, ...]:
     >>> ms.place(ms.read_buffers(path)).height
     7
     """
-    reader = csv.reader(io.StringIO(read_text(path), newline=""))
+    text = read_text(path)
+    kind = told_kind(text)
+    if kind is not None:
+        raise InvalidInputError(f"'{path}' is {kind}; expected a table, whose first line names {', '.join(_REQUIRED)}")
+    reader = csv.reader(io.StringIO(text, newline=""))
     try:
         rows = [(reader.line_num, row) for row in reader if row]  # the line where the row ends
     except csv.Error as error:
@@ -203,7 +211,7 @@ def read_buffers(path: str | os.PathLike[str]) -> tuple[Buffer, ...]:
         fields = {key: text if key == "id" else text.strip() for key, text in zip(names, row, strict=True)}
         if fields.get("gaps"):
             raise InvalidInputError(f"{where} has gaps; memsched knows none: split the buffer or leave them empty")
-        numeric = {key: _number(text, f"{where}: {key}") for key, text in fields.items() if key in _KNOWN[1:6] and text}
+        numeric = {key: _number(key, text, where) for key, text in fields.items() if key in _KNOWN[1:6] and text}
         if numeric.get("offset", 0) == -1:
             del numeric["offset"]
         try:

@@ -6,18 +6,21 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 from memsched import _core
 from memsched.arena.buffers import Buffer, height, write_buffers
 from memsched.errors import InfeasibleError, InvalidInputError, shown
 from memsched.support import checks, quantities
 from memsched.support.arguments import public
-from memsched.support.documents import Document, Source, check_keys, fields, read_document, write_document
+from memsched.support.documents import Document, Source, check_keys, fields, file_of, read_document, write_document
 from memsched.support.types import Progress, Quantity, Size
 from memsched.support.units import counted, exact_bytes, unit_written
 from memsched.support.views import Drawn
 from memsched.validation.placement import validate_placement
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _FORMAT = "memsched-placement/1"
 _METHODS = ("search", "greedy", "ilp")
@@ -60,6 +63,21 @@ def _ticks(buffers: Sequence[Buffer]) -> tuple[list[int], list[int]]:
         return [int(buffer.start) - first for buffer in buffers], [int(buffer.end) - first for buffer in buffers]
     rank = {moment: tick for tick, moment in enumerate(moments)}
     return [rank[buffer.start] for buffer in buffers], [rank[buffer.end] for buffer in buffers]
+
+
+class _Load(property):
+    """The load of a placement; called as `Placement.load(path)` it reads a file, as `load` of all that is saved."""
+
+    @overload
+    def __get__(self, one: None, kind: type, /) -> Self: ...
+    @overload
+    def __get__(self, one: Placement, kind: type | None = None, /) -> int: ...
+    def __get__(self, one: Placement | None, kind: type | None = None, /) -> Self | int:
+        found: Self | int = super().__get__(one, kind)
+        return found
+
+    def __call__(self, path: str | os.PathLike[str]) -> Placement:
+        return Placement.from_json(file_of(path))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,9 +133,9 @@ class Placement(Drawn):
         """Whether no placement is lower; proven, or `claimed`."""
         return self.height == self.lower_bound
 
-    @property
+    @_Load
     def load(self) -> int:
-        """The largest number of bytes alive at once."""
+        """The largest number of bytes alive at once. Of the class, `Placement.load(path)` reads what `save` wrote."""
         start, end = _ticks(self.buffers)
         return _core.load(start, end, [buffer.size for buffer in self.buffers])
 
@@ -143,7 +161,7 @@ class Placement(Drawn):
         return {"format": _FORMAT, **fields(self, *_KEYS), "buffers": buffers, "offsets": list(self.offsets)}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the JSON form to a file, which is replaced as a whole; `from_json` reads it."""
+        """Write the JSON form to a file, which is replaced as a whole; `Placement.load` reads it."""
         write_document(path, self.to_json())
 
     @classmethod

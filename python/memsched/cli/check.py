@@ -68,10 +68,15 @@ def validate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
     if document["format"] in inputs.RESULTS:
         saved, built = inputs.open_saved(document, problem, machine)
         loaded, schedule = saved.problem, saved.schedule
-        known = check_plan(loaded, schedule, built.device) if machine.given else check_plan(saved)
+        if machine.given:
+            with inputs.told_of_memory(loaded, schedule, built):
+                known = check_plan(loaded, schedule, built.device)
+        else:
+            known = check_plan(saved)
     else:
         loaded, schedule, built = inputs.open_plan(document, problem, machine)
-        known = check_plan(loaded, schedule, built.device)
+        with inputs.told_of_memory(loaded, schedule, built):
+            known = check_plan(loaded, schedule, built.device)
     budget = min(schedule.budget, built.device.memory)
     names = (
         *("makespan", "peak_memory", "logical_peak", "compute_time", "recompute_time", "bytes_out", "bytes_in"),

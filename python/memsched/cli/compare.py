@@ -142,7 +142,7 @@ def compare(
     as_json: bool,
     machine: Machine,
 ) -> None:
-    """Run every planner for this kind of problem on PROBLEM and show the figures side by side.
+    """Run every planner for PROBLEM and compare the figures.
 
     \b
     memsched compare resnet101-224-b32 --memory 40% --chunk 16MiB

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
@@ -16,17 +18,18 @@ from memsched import profiles
 from memsched._core import Device, Schedule
 from memsched.cli.complete import complete_files, complete_problems
 from memsched.cli.show import warn
-from memsched.errors import InvalidInputError, shown
+from memsched.errors import InvalidInputError, ScheduleError, shown
 from memsched.problems.bounds import bound_of, certified
-from memsched.problems.budget import parse_memory, slowest, told_if_slow
+from memsched.problems.budget import parse_memory, slowest, told_bytes, told_if_slow
 from memsched.problems.machines import LINKS
 from memsched.problems.problem import Problem, altered, problem_from, simulate
 from memsched.result import Result
 from memsched.show.plots.figure import check_suffix
 from memsched.study.sources import PROBLEMS, imported_problem, known_bandwidth, named_problem, path_in
 from memsched.support.documents import Document, read_device, read_document, read_plan
-from memsched.support.files import check_regular, read_stream, same_file
+from memsched.support.files import check_named, check_regular, named_as, read_stream, same_file
 from memsched.support.units import parse_bandwidth, parse_bytes, parse_seconds, unit_written
+from memsched.validation.plan import validate as check_plan
 
 RESULTS, PLAN = ("memsched-result/1", "memsched-result/2"), "memsched-plan/1"
 TORCH = "memsched-torch-plan/2"  # has a result, which is all that commands need
@@ -97,7 +100,25 @@ class Machine:
 problem_argument = click.argument("problem", shell_complete=complete_problems)
 
 
-_MEMORY_OPTION = click.option("-m", "--memory", metavar="SIZE|PERCENT", help="M, resident included: 8GiB, 40%, ...")
+_MANY = "; a plan is for one memory, and 'memsched frontier' plans for many"
+
+
+def _one_memory(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> str | None:
+    """The memory; of several, click would take the last."""
+    if len(given) > 1:
+        raise click.UsageError(f"--memory is given {len(given)} times, {' and '.join(given)}{_MANY}")
+    if given and re.fullmatch(r"[^,]*[%bB],.*", given[0]):
+        raise click.UsageError(f"--memory is {given[0]}{_MANY}")
+    return given[0] if given else None
+
+
+_MEMORY_OPTION = click.option(
+    *("-m", "--memory"),
+    metavar="SIZE|PERCENT",
+    multiple=True,
+    callback=_one_memory,
+    help="M, resident included: 8GiB, 40%, ...",
+)
 _LINK_OPTIONS = (
     click.option(
         "-b",
@@ -236,17 +257,21 @@ def open_result(document: Document, problem: str | None, machine: Machine) -> tu
         saved, built = open_saved(document, problem, machine)
         if not machine.given:
             return saved, built
-        device, timeline = built.device, simulate(saved.problem, saved.schedule, built.device)
+        device = built.device
+        with told_of_memory(saved.problem, saved.schedule, built):
+            timeline = simulate(saved.problem, saved.schedule, device)
         made = replace(saved, device=device, timeline=timeline, lower_bound=0.0, estimate=None)
     else:
         loaded, schedule, built = open_plan(document, problem, machine)
         device = built.device
+        with told_of_memory(loaded, schedule, built):
+            timeline = simulate(loaded, schedule, device)
         made = Result(
             planner=str(schedule.planner.get("name", "a plan")),
             problem=loaded,
             device=device,
             schedule=schedule,
-            timeline=simulate(loaded, schedule, device),
+            timeline=timeline,
             lower_bound=0.0,
             bound_on="all" if schedule.recomputed else "once",
             runtime=0.0,
@@ -255,6 +280,24 @@ def open_result(document: Document, problem: str | None, machine: Machine) -> tu
     on = made.bound_on if runs == [op["name"] for op in made.graph.ops] else "all"
     bound = certified(bound_of(made.problem, made.schedule, device, on), made.makespan)
     return replace(made, lower_bound=bound, bound_on=on), built
+
+
+@contextmanager
+def told_of_memory(problem: Problem, schedule: Schedule, built: Built) -> Iterator[None]:
+    """Where a plan does not run in a memory below its own budget, the error says what it needs."""
+    try:
+        yield
+    except ScheduleError as error:
+        device = built.device
+        if device.memory >= schedule.budget:
+            raise
+        try:
+            needed = check_plan(problem, schedule, altered(device, memory=schedule.budget)).logical_peak
+        except ScheduleError:  # it does not run in its own budget either
+            raise error from None
+        has, needs = told_bytes(device.memory, built.unit, problem), told_bytes(needed, built.unit, problem, up=True)
+        said = f"the plan needs {needs}, more than {has}; give it that, or plan again for less"
+        raise ScheduleError(said, error.step) from error
 
 
 def open_saved(document: Document, problem: str | None, machine: Machine) -> tuple[Result, Built]:
@@ -294,38 +337,20 @@ def check_writable(path: str) -> str:
     return path
 
 
-_NAMED = {
-    **dict.fromkeys((".png", ".svg", ".pdf", ".jpg", ".html", ".htm"), "a picture"),
-    **dict.fromkeys((".csv", ".tsv", ".parquet", ".xlsx"), "a table"),
-    **{".json": "JSON", ".toml": "TOML", ".onnx": "a model", ".sqlite": "a database", ".db": "a database"},
-    **dict.fromkeys((".pickle", ".pkl", ".pt", ".gz", ".zip"), "a binary file"),
-}  # what a file is that ends like this
-
-
-def _check_named(path: str, what: str, *endings: str, hint: str = "") -> str:
-    """The same for a file whose name must not say that it is something else."""
-    ending = Path(path).suffix.lower()
-    if ending in _NAMED and ending not in endings:
-        raise InvalidInputError(
-            f"'{path}' would hold {what}, but is named as {_NAMED[ending]}; let it end in {' or '.join(endings)}{hint}"
-        )
-    return check_writable(path)
-
-
 def check_json(path: str) -> str:
     """The same for a document."""
-    hint = "; plot and report draw a saved plan" if _NAMED.get(Path(path).suffix.lower()) == "a picture" else ""
-    return _check_named(path, "JSON", ".json", hint=hint)
+    hint = "; plot and report draw a saved plan" if named_as(path) == "a picture" else ""
+    return check_writable(check_named(path, "JSON", ".json", hint=hint))
 
 
 def check_json_or_csv(path: str) -> str:
     """The same for figures, which are a document or a table."""
-    return _check_named(path, "JSON", ".json", ".csv")
+    return check_writable(check_named(path, "JSON", ".json", ".csv"))
 
 
 def check_store(path: str) -> str:
     """The same for the store of a sweep."""
-    return _check_named(path, "an SQLite database", ".sqlite", ".db")
+    return check_writable(check_named(path, "an SQLite database", ".sqlite", ".db"))
 
 
 def check_picture(path: str) -> str:

@@ -40,7 +40,11 @@ def _holds_json(file: str) -> bool:
 
 
 def _read(file: str) -> Result | Buffers:
-    """A result, or the buffers of a CSV file or of a placement."""
+    """A result, or the buffers of a CSV file, of a placement or of a memory snapshot of PyTorch."""
+    if inputs.first_bytes(file)[:1] == b"\x80":
+        from memsched.readers.snapshot import read_snapshot
+
+        return read_snapshot(inputs.check_input(file))
     if not _holds_json(file):
         return read_buffers(inputs.read_text(file))
     document = inputs.read_saved(file, *inputs.RESULTS, PLACEMENT)
@@ -59,8 +63,11 @@ def _report(found: Placement, before: Result | None, after: Result | None, capac
     proof = "proven lowest" if found.optimal else f"gap {format_percent(found.gap)}"
     unit = unit_written(capacity)
     fixed = sum(buffer.offset is not None for buffer in found.buffers)
+    unnamed = 0 if before is None else sum(buffer.name is None for buffer in found.buffers)
+    more = ((fixed, "at fixed offsets"), (unnamed, "workspaces, without a name"))
+    told = [f"{count} of them {what}" for count, what in more if count]
     rows = [
-        ("buffers", f"{len(found.buffers)}, {fixed} of them at fixed offsets" if fixed else str(len(found.buffers))),
+        ("buffers", ", ".join([str(len(found.buffers)), *told])),
         ("load", exact_bytes(found.load, unit)),
         ("height", exact_bytes(found.height, unit)),
         ("lower bound", f"{exact_bytes(found.lower_bound, unit)}, {proof}"),
@@ -111,10 +118,11 @@ def place(
     picture: str | None,
     as_json: bool,
 ) -> None:
-    """Give every buffer an offset in one arena, which is made as low as possible.
+    """Give every buffer an offset in an arena as low as possible.
 
-    FILE is a list of buffers in CSV (id,lower,upper,size), a memsched-placement/1 file, or a result, whose buffers are
-    what its plan holds from step to step.
+    FILE is a list of buffers in CSV (id,lower,upper,size), a memsched-placement/1 file, a memory snapshot of PyTorch
+    (a pickle, which is read without running any of it), or a result, whose buffers are what its plan holds from step to
+    step. A column `end` instead of `upper` is the last moment itself.
 
     \b
     memsched place buffers.csv -o placed.csv

@@ -50,7 +50,7 @@ def _show(rows: list[dict[str, Any]], title: str, size: str) -> None:
 @csv_option
 @json_option
 def profiles(filter: str, as_csv: bool, as_json: bool) -> None:
-    """List the shipped profiles, and the training steps that ship as graphs alone, whose name contains FILTER.
+    """List shipped profiles and graphs whose name contains FILTER.
 
     \b
     memsched profiles resnet101

@@ -63,7 +63,7 @@ def report(
     time_limit: float | None,
     as_json: bool,
 ) -> None:
-    """Write an HTML page about results or a sweep, to view and to share.
+    """Write an HTML page about results or a sweep.
 
     FILE is one or several results saved by `memsched plan -o`, or one store of `memsched sweep`.
 

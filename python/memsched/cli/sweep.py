@@ -215,7 +215,9 @@ def sweep(
     as_csv: bool,
     as_json: bool,
 ) -> None:
-    """Plan every problem with every planner for many memories and bandwidths, as given in SPEC.toml.
+    """Plan for many memories and bandwidths, as SPEC.toml says.
+
+    Every problem is planned with every planner, for every memory and bandwidth.
 
     \b
     problems = ["resnet101-224-b32", "gpt2-1024-b8"]

@@ -18,9 +18,9 @@ from memsched.arena.placement import Placement
 from memsched.arena.residency import placement_of
 from memsched.errors import InfeasibleError, InvalidInputError, LimitError, shown
 from memsched.planners.entry import ENTRIES, Planner
-from memsched.problems.bounds import bound_of, certified
+from memsched.problems.bounds import bound_of, certified, strongest_bound
 from memsched.problems.budget import make_device, told_bytes, told_memory
-from memsched.problems.problem import ChunkLike, Problem, graph_of, largest_graph, peak_of, simulate
+from memsched.problems.problem import ChunkLike, Problem, graph_of, largest_graph, least_memory, peak_of, simulate
 from memsched.result import Result
 from memsched.support import quantities
 from memsched.support.documents import fields
@@ -64,6 +64,7 @@ class Call:
         *,
         estimate: float | None = None,
         placement: Placement | None = None,
+        both: bool = False,
     ) -> Result:
         """Simulate a schedule and make a Result of it, as `measured` does."""
         return measured(
@@ -71,6 +72,7 @@ class Call:
             estimate=estimate,
             recomputes=self.entry.free,
             placement=placement,
+            both=both,
         )
 
     @property
@@ -121,15 +123,20 @@ def measured(
     estimate: float | None = None,
     recomputes: bool,
     placement: Placement | None = None,
+    both: bool = False,
 ) -> Result:
     """Simulate a schedule and make a Result with a lower bound. A plan that meets the bound is proven optimal.
 
     `placement` is given if the planner already knows the addresses. `recomputes` says whether the planner may
     recompute; if so, the bound holds for plans that recompute. For a family the bound is on plans with the same rounds.
+    `both`: the larger of both bounds is taken, for a planner that has the time.
     """
     timeline = simulate(problem, schedule, device)
     bound_on = "all" if recomputes else "once"
-    bound = certified(bound_of(problem, schedule, device, bound_on), timeline.makespan)
+    if both:
+        bound, bound_on = strongest_bound(problem, schedule, device)
+    else:
+        bound = bound_of(problem, schedule, device, bound_on)
     return Result(
         planner=planner,
         params=params,
@@ -139,7 +146,7 @@ def measured(
         timeline=timeline,
         placement=placement or placement_of(schedule, largest_graph(problem, schedule)),
         estimate=estimate,
-        lower_bound=bound,
+        lower_bound=certified(bound, timeline.makespan),
         bound_on=bound_on,
         runtime=time.perf_counter() - started,
     )
@@ -159,12 +166,15 @@ class Draft:
     placement: Placement | None
     estimate: float | None
     recomputes: bool
+    both: bool
 
     @classmethod
     def of(cls, plan: Result) -> Draft:
         """The draft of a result."""
         kept = fields(plan, "planner", "params", "device", "schedule", "placement", "estimate")
-        return cls(**kept, recomputes=plan.bound_on == "all")
+        on_all = plan.bound_on == "all"
+        free = next((one.free for one in ENTRIES.values() if one.name == plan.planner), on_all)
+        return cls(**kept, recomputes=free, both=on_all and not free)
 
     def on(self, problem: Problem, device: Device) -> Result:
         """The same steps, simulated on a device with no less memory, bandwidth or host memory and no more latency.
@@ -181,6 +191,7 @@ class Draft:
             estimate=self.estimate,
             recomputes=self.recomputes,
             placement=self.placement,
+            both=self.both,
         )
 
 
@@ -203,9 +214,12 @@ def check_memory(
     needed = min_memory() if linked else alone
     if device.memory >= needed:
         return
-    stays = not linked and recomputing is None
-    reason = "without a link (beta is 0, missing or next to nothing) everything must stay"
-    error = call.no_plan(needed, reason if stays else "some stage does not fit")
+    reason = "some stage does not fit"
+    if not linked and recomputing is None:
+        reason = "without a link (beta is 0, missing or next to nothing) everything must stay"
+    elif (not linked or not call.entry.uses_link) and device.memory >= least_memory(call.problem):
+        reason = "each stage alone fits, but the plan offloads nothing, so the input and checkpoints stay beside it"
+    error = call.no_plan(needed, reason)
     if linked and needed < min(peak, alone) and device.host_memory is not None:
         more = f", and more where what must leave exceeds host_memory = {exact_bytes(device.host_memory)}"
         raise InfeasibleError(f"{error}{more}", needed)

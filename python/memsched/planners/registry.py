@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from memsched import planners
 from memsched._core import Chain, Device
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, shown
 from memsched.planners.entry import ENTRIES, Planner
 from memsched.problems.problem import ChunkLike, Problem, least_memory
 from memsched.support import checks
@@ -57,12 +59,20 @@ def _why_not(entry: Planner, kind: str) -> str:
 
 def check_planner(name: str) -> str:
     """Refuse a name that is neither "auto" nor a planner's; the error lists the planners."""
-    return checks.choice("planner", name, ("auto", *PLANNERS))
+    return _one_of(name, ("auto", *PLANNERS))
 
 
 def planner_named(name: str) -> Planner:
     """Look a planner up; the error lists the planners."""
-    return PLANNERS[checks.choice("planner", name, PLANNERS)]
+    return PLANNERS[_one_of(name, PLANNERS)]
+
+
+def _one_of(name: str, known: Collection[str]) -> str:
+    if checks.is_list(name):
+        raise InvalidInputError(f"planner is {shown(name)}; give one name; compare and sweep take several")
+    if isinstance(name, str) and name == "all":
+        raise InvalidInputError("planner is 'all', which is no name; to take all, leave it out in compare and sweep")
+    return checks.choice("planner", name, known)
 
 
 @public

@@ -94,6 +94,15 @@ def bound_of(problem: Problem, schedule: Schedule, device: Device, on: str) -> f
     return over_rounds(problem, schedule, lambda graph: bound(graph, device))
 
 
+def strongest_bound(problem: Problem, schedule: Schedule, device: Device) -> tuple[float, str]:
+    """The larger bound of the two that hold for a schedule that runs each op once, in graph order; and what it is on.
+
+    That on all plans takes tensors whole, or in the pieces that they are in: so it may be above the other one, which
+    lets any part of a tensor move.
+    """
+    return max(((bound_of(problem, schedule, device, on), on) for on in reversed(BOUND_ON)), key=lambda one: one[0])
+
+
 def covered(problem: Problem, chunk: ChunkLike, on: str) -> str:
     """The plans that a bound from `bound_of` covers, in words."""
     plans = "all plans" if on == "all" else "plans that run each op once, in graph order"

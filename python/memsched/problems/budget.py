@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -125,8 +126,23 @@ def told_memory(memory: int, unit: str, problem: Problem) -> str:
     """
     if unit == "%":
         return told_bytes(memory, unit, problem)
-    meant = memory <= 100 < least_memory(problem) / 1000
-    return exact_bytes(memory, unit) + (f' (did you mean "{memory}%"?)' if meant else "")
+    return exact_bytes(memory, unit) + (f' (did you mean "{memory}%"?)' if _hardly_bytes(memory, problem) else "")
+
+
+def _hardly_bytes(memory: int, problem: Problem) -> bool:
+    """Whether so few bytes, of what needs far more, were meant as a percentage."""
+    return memory <= 100 < least_memory(problem) / 1000
+
+
+def refuse_percents(memories: Sequence[Bytes], problem: Problem) -> None:
+    """Refuse memories all of which were meant as percentages; a single byte says that nothing is to fit."""
+    if max(memories) > 1 and all(one.unit == "" and _hardly_bytes(one, problem) for one in memories):
+        given, meant = (", ".join(f"{one}{unit}" for one in memories[:3]) for unit in ("", "%"))
+        more = ", .." if len(memories) > 3 else ""
+        raise InvalidInputError(
+            f"memory is [{given}{more}] in bytes, far too little for '{problem.name}'; did you mean "
+            f'["{meant.replace(", ", chr(34) + ", " + chr(34))}"{more}]?'
+        )
 
 
 def make_device(
@@ -172,9 +188,14 @@ def told_if_slow(problem: Problem, bandwidth: float, what: str) -> str | None:
     if not 0 < bandwidth < math.inf or moved < max(_REAL, _SLOW * bandwidth):
         return None
     return (
-        f"{what} is {format_bandwidth(bandwidth)}, which takes {moved / bandwidth / 3600:,.0f} hours for the "
+        f"{what} is {format_bandwidth(bandwidth)}, which takes {_hours(moved / bandwidth)} for the "
         f"{format_bytes(moved)} of {name_of(problem)}; write the unit, such as 12GB/s"
     )
+
+
+def _hours(seconds: float) -> str:
+    hours = f"{seconds / 3600:,.0f}"
+    return f"{hours} hour{'s' if hours != '1' else ''}"
 
 
 def warn_if_slow(problem: Problem, bandwidth: float, what: str) -> None:

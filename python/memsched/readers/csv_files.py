@@ -64,7 +64,8 @@ def chain_from_csv(
     text = read_text(path)
     kind = told_kind(text)
     if kind is not None:
-        raise InvalidInputError(f"{where} is {kind}; expected a table, whose first line names the columns")
+        named = "; let its name end in .json" if text.lstrip()[:1] == "{" else ""
+        raise InvalidInputError(f"{where} is {kind}; expected a table, whose first line names the columns{named}")
     header, rows = _csv_rows(text, where)
     check_header(header, where)
     lines = [line for line, _ in rows]

@@ -13,7 +13,7 @@ from memsched.errors import InvalidInputError, shown
 from memsched.readers.plain_pickle import plain_data
 from memsched.support import checks
 from memsched.support.arguments import public
-from memsched.support.files import MOST_BYTES, path_of, read_bytes
+from memsched.support.files import MOST_BYTES, named_as, path_of, read_bytes
 from memsched.support.kinds import told_kind
 from memsched.support.units import counted
 
@@ -100,8 +100,11 @@ def read_snapshot(path: str | os.PathLike[str], *, device: int | None = None) ->
     """
     where = f"'{path_of(path)}'"
     content = read_bytes(path, MOST_BYTES, f"record less: {_LESS}")
-    if content[:1] != b"\x80" and (kind := told_kind(content[:200])) is not None:
-        raise InvalidInputError(f"{where} is {kind}; expected a memory snapshot of PyTorch, which is a pickle")
+    if content[:1] != b"\x80":  # as any pickle that _dump_snapshot writes
+        named = named_as(path_of(path))
+        kind = told_kind(content[:200]) or (f"named as {named}" if named not in (None, "a binary file") else None)
+        if kind is not None:
+            raise InvalidInputError(f"{where} is {kind}; expected a memory snapshot of PyTorch, which is a pickle")
     snapshot = plain_data(content, where)
     if not isinstance(snapshot, dict) or not all(
         type(snapshot.get(key)) is list for key in ("segments", "device_traces")

@@ -34,7 +34,8 @@ def chain_from_frame(
     `activation` and `gradient` are those of the input. `resident` has the bytes of a stage that never move; the chain
     has their sum, and what the argument adds. Empty cells, and columns that are left out, have the defaults of `Chain`;
     the default of `gradient` is `activation`, but 0 for the input. Empty are None, NaN and, but for names, blank texts.
-    An index that is named as a column, such as `name`, is that column.
+    An index that is named as a column, such as `name`, is that column. A data frame of `Chain.to_pandas` holds neither
+    `name`, `resident` nor `provenance`, nor `pieces`: give the first three again.
 
     Parameters
     ----------
@@ -77,7 +78,11 @@ def _columns_of(frame: Any) -> Columns:
     """The columns of a data frame or a dict as lists."""
     given: Any = frame.keys() if isinstance(frame, Mapping) else getattr(frame, "columns", None)
     if not checks.is_list(given):
-        raise InvalidInputError(f"frame is {shown(frame)}; it must be a data frame of pandas or polars, or a dict")
+        rows = checks.is_list(frame) and all(isinstance(row, Mapping) for row in frame)
+        remedy = "; pandas.DataFrame(rows) makes one of rows" if rows else ""
+        raise InvalidInputError(
+            f"frame is {shown(frame)}; it must be a data frame of pandas or polars, or a dict of columns{remedy}"
+        )
     index = _index_of(frame)
     check_header([*index, *given], "the frame")
     columns: Columns = {}
@@ -116,17 +121,23 @@ def check_header(names: Sequence[Any], where: str) -> None:
     unknown = [name for name in names if not isinstance(name, str) or name not in COLUMNS]
     if unknown:
         free = [name for name in COLUMNS if name not in names]
-        near = dict.fromkeys(guess for name in unknown if isinstance(name, str) and (guess := meant(name, free)))
-        guesses = f"did you mean {listed(near)}? The columns" if near else "the columns"
-        raise InvalidInputError(
-            f"{where} has the unknown columns {listed(unknown)}; {guesses} are {', '.join(COLUMNS)}"
-        )
+        near = {name: guess for name in unknown if isinstance(name, str) and (guess := meant(name, free))}
+        alone = len(unknown) == len(near) == 1
+        pairs = (f"'{guess}'" if alone else f"'{guess}' for {shown(name)}" for name, guess in near.items())
+        guesses = f"did you mean {', '.join(pairs)}? The columns" if near else "the columns"
+        if any(name == "" or str(name).startswith("Unnamed:") for name in unknown):  # as pandas writes and reads it
+            guesses = f"one without a name is the index of a table: write it with index=False; {guesses}"
+        raise InvalidInputError(f"{where} has {_of(unknown, 'unknown ')}; {guesses} are {', '.join(COLUMNS)}")
     twice = [name for name, times in Counter(names).items() if times > 1]
     if twice:
-        raise InvalidInputError(f"{where} has the columns {listed(twice)} twice; drop one of each")
+        raise InvalidInputError(f"{where} has {_of(twice)} twice; drop one of each")
     missing = [name for name in REQUIRED if name not in names]
     if missing:
-        raise InvalidInputError(f"{where} lacks the columns {listed(missing)}; the columns are {', '.join(COLUMNS)}")
+        raise InvalidInputError(f"{where} lacks {_of(missing)}; the columns are {', '.join(COLUMNS)}")
+
+
+def _of(names: Sequence[Any], kind: str = "") -> str:
+    return f"the {kind}column{'s' if len(names) > 1 else ''} {listed(names)}"
 
 
 def chain_of(

@@ -51,6 +51,8 @@ font-weight:inherit;font-variant-numeric:tabular-nums;color:inherit;background:n
 .memsched .faint{opacity:.7}
 .memsched p{margin:.3em .6em}
 .memsched img{display:block;width:100%;height:auto;background:#fff;border-radius:4px}
+@media(max-width:600px){.memsched table{font-size:.85em}.memsched th,.memsched td{padding:.2em .35em}\
+.memsched .picture{min-width:0!important}}
 """
 
 
@@ -64,7 +66,7 @@ def html(shown: object) -> str:
         f'<div class="memsched"><style>\n{_STYLE}{STYLE}\n</style><table><caption>{_cell(table.title)}</caption>',
         f'<thead><tr class="faint">{head}</tr></thead>' if head else "",
         f"<tbody>{''.join(_row(table, k) for k in range(len(table.rows)))}</tbody></table>",
-        f'<p class="faint">{_cell(note)}</p>' if note else "",
+        f'<p class="faint">{escape(visible(note))}</p>' if note else "",
         picture,
     ]
     return "".join(parts) + "</div>"
@@ -85,7 +87,7 @@ def text(shown: object) -> str:
         cells += [cell if words else cell.rjust(width) for cell, width in zip(row[1:], wide[1:], strict=False)]
         lines.append("  ".join(cells).rstrip())
     note = ("* the fastest; " if table.best else "") + table.note
-    return "\n".join([*lines, *([_short(note)] if note else [])])
+    return "\n".join([*lines, *([visible(note)] if note else [])])  # with code to copy, perhaps
 
 
 def draw(shown: object, path: str | os.PathLike[str] | None = None) -> Figure:

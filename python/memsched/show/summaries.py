@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from memsched._core import Chain, Device, Graph, Schedule
 from memsched.arena.order import Order
@@ -13,6 +13,7 @@ from memsched.arena.placement import Placement
 from memsched.errors import InfeasibleError
 from memsched.planners.registry import min_memory
 from memsched.problems.bounds import Bounds
+from memsched.problems.budget import told_bytes
 from memsched.problems.family import count_rounds
 from memsched.problems.problem import name_of, peak_memory, profile_link, stages_or_ops
 from memsched.result import Result, as_fast
@@ -24,11 +25,16 @@ from memsched.study.fit import Fit
 from memsched.study.frontier import Frontier
 from memsched.study.sweep.names import problem_of
 from memsched.study.sweep.table import Sweep
-from memsched.support.units import counted, format_bandwidth, format_bytes, format_link, format_percent, format_seconds
+from memsched.support.units import (
+    counted,
+    format_bandwidth,
+    format_bytes,
+    format_link,
+    format_percent,
+    format_seconds,
+    unit_written,
+)
 from memsched.validation.plan import ValidationReport
-
-if TYPE_CHECKING:
-    pass
 
 _MOST_ROWS = 24
 
@@ -123,7 +129,7 @@ def _comparison(found: Comparison) -> Table:
         if isinstance(one, Result):
             rows.append((name, *_figures(one)))
         elif isinstance(one, InfeasibleError):
-            rows.append((name, f"no plan: it needs {format_bytes(one.min_memory)}"))
+            rows.append((name, f"no plan: it needs {_needed(one.min_memory, best)}"))
         else:
             rows.append((name, f"failed: {one}"))
     least = best.makespan if best else 0.0
@@ -135,6 +141,13 @@ def _comparison(found: Comparison) -> Table:
         note="gap: above a lower bound on the plans that the planner can make" if plans else "",
         best=frozenset(k for k, name in enumerate(found) if name in plans and as_fast(plans[name].makespan, least)),
     )
+
+
+def _needed(count: int, best: Result | None) -> str:
+    """A memory that is enough, in the unit of the memory of the other plans."""
+    if best is None:
+        return format_bytes(count)
+    return told_bytes(count, unit_written(best.device), best.problem, up=True).partition(" (")[0]
 
 
 def _machine(device: Device) -> str:
@@ -171,13 +184,15 @@ def _frontier(found: Frontier) -> Table:
 
 def _fit(found: Fit) -> Table:
     rows: list[tuple[str, ...]] = []
+    unit = unit_written(found.memory)
     for one in found.ways:
         largest = "" if one.largest_batch is None else str(one.largest_batch)
         time = "does not fit" if one.makespan is None else format_seconds(one.makespan)
-        rows.append((one.name, format_bytes(one.peak_memory), time, largest))
+        rows.append((one.name, format_bytes(one.peak_memory, unit), time, largest))
     verdict = "fit" if found.fits else "do not fit"
     return Table(
-        title=f"{found.name}: {format_bytes(found.peak_memory)} {verdict} into {format_bytes(found.memory)}",
+        title=f"{found.name}: {format_bytes(found.peak_memory, unit)} {verdict} "
+        f"into {format_bytes(found.memory, unit)}",
         head=("way", "peak", "forward, backward", "largest batch"),
         rows=rows,
         note="; ".join([found.next_step, found.times, *found.notes]),
@@ -224,11 +239,24 @@ def _placement(found: Placement) -> Table:
 
 
 def _bounds(found: Bounds) -> Table:
-    names = ("best", "compute", "transfer", "fractional", "recompute")
-    rows = {name: format_seconds(getattr(found, name)) for name in names}
+    once, whole = "of plans that run each op once", "of all plans with whole tensors"
+    best, most = format_seconds(found.best), max(found.compute, found.transfer, found.fractional)
+    if found.best == found.recompute < most:
+        best = f"{best} {whole}"
+    elif found.best < found.recompute:
+        best = f"{format_seconds(found.recompute)} with whole tensors, {best} in pieces, {once}"
+    else:
+        best = f"{best} {once}"
+    rows = {
+        "best": best,
+        "compute": f"{format_seconds(found.compute)} of all plans",
+        "transfer": f"{format_seconds(found.transfer)} {once}",
+        "fractional": f"{format_seconds(found.fractional)} {once}",
+        "recompute": f"{format_seconds(found.recompute)} {whole}",
+    }
     if found.interruptible is not None:
         proven = "" if found.interruptible_proven else ", or more"
-        rows["interruptible"] = f"{format_seconds(found.interruptible)}{proven}"
+        rows["interruptible"] = f"{format_seconds(found.interruptible)}{proven}, of the model of that name"
     return Table(title="lower bounds", rows=[*rows.items()])
 
 

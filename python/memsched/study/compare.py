@@ -89,6 +89,8 @@ def compare(
     graph_of(problem, chunk)  # refuses what no planner accepts, so that any later error belongs to one planner
     checks.progress(progress)
     names = planners_of(problem) if planners is None else checks.names("planners", planners)
+    if not names:
+        raise InvalidInputError("planners is empty; name some, or leave it out to take all")
     entries = {name: planner_named(name) for name in names}
     found = Comparison()
     for name, entry in entries.items():

@@ -17,7 +17,7 @@ from memsched.planners.call import Draft
 from memsched.planners.entry import takes
 from memsched.planners.registry import least_on, planner_named
 from memsched.planners.remat.recompute import make_table, most_slots
-from memsched.problems.budget import make_device, memory_of
+from memsched.problems.budget import make_device, memory_of, refuse_percents
 from memsched.problems.problem import ChunkLike, Problem, altered, graph_of, peak_memory
 from memsched.result import Result
 from memsched.support import checks, quantities
@@ -77,6 +77,11 @@ class Frontier(Tabular, Drawn):
     def lower_bound(self) -> npt.NDArray[np.float64]:
         """Seconds; a bound on the plans that the planner can make; NaN where there is no plan."""
         return np.array([np.nan if one is None else one.lower_bound for one in self.results])
+
+    @property
+    def gap(self) -> npt.NDArray[np.float64]:
+        """(makespan - lower_bound) / lower_bound; NaN where there is no plan."""
+        return np.array([np.nan if one is None else one.gap for one in self.results])
 
     @property
     def peak_memory(self) -> npt.NDArray[np.int64]:
@@ -217,7 +222,9 @@ def _memories(
         if not isinstance(memory, Sequence | np.ndarray) or not checks.is_list(memory) or not len(memory):
             as_list = f"as in [{shown(memory)}]" if isinstance(memory, str | int | float) else "not empty"
             raise InvalidInputError(f"memory is {shown(memory)}; give a list of sizes, {as_list}")
-        return sorted({int(memory_of(one, problem, f"memory[{at}]")) for at, one in enumerate(memory)})
+        given = [memory_of(one, problem, f"memory[{at}]") for at, one in enumerate(memory)]
+        refuse_percents(given, problem)
+        return sorted({int(one) for one in given})
     return spaced(least_on(problem, planner, link, chunk), peak_memory(problem), points)
 
 

@@ -9,6 +9,7 @@ import sys
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
+from functools import wraps
 from typing import Any, TypeVar, cast
 
 from memsched._core import Chain, Device, Graph, Schedule
@@ -35,6 +36,8 @@ _ALIKE = (
     ("result", "results", "plan", "schedule"),
     ("resident", "parameters", "weights"),
     ("name", "layer", "stage", "module"),
+    ("start", "begin", "lower"),
+    ("end", "stop", "upper"),
 )
 
 
@@ -105,6 +108,23 @@ def _construct(kind: type) -> None:
     kind.__init__ = init  # type: ignore[misc]  # of this very class, as above
 
 
+def construct(kind: type) -> None:
+    """The same for the constructor of a dataclass."""
+    made = kind.__init__  # type: ignore[misc]  # of this very class, as above
+
+    @wraps(made)
+    def init(self: Any, *args: Any, **named: Any) -> None:
+        try:
+            made(self, *args, **named)
+        except TypeError as error:
+            trace = error.__traceback__
+            if trace is None or trace.tb_next is not None:  # of the constructor's own code
+                raise
+            raise _refused(kind, args, named, error) from None
+
+    kind.__init__ = init  # type: ignore[misc]  # of this very class, as above
+
+
 def _of_core(said: str) -> tuple[list[str], list[str], list[str]]:
     """The arguments of a constructor as the core lists them: all, those that need no name, and those that it needs."""
     listed = re.search(r"incompatible constructor arguments.*?\((.*?)\)\n", said, re.DOTALL)
@@ -161,6 +181,8 @@ def _wrong(
         return ArgumentError(f"{what} is given {twice[0]!r} twice, by position and by name; {takes}")
     missing = [name for name in needed if name not in (*named, *places[: len(args)])]
     if missing:
+        if places[len(args) - 1 : len(args)] == ["kwargs"] and isinstance(args[-1], str):
+            return ArgumentError(f"kwargs is {shown(args[-1])}; did you mean {missing[0]}={args[-1]!r}? {takes}")
         return ArgumentError(f"{what} needs {', '.join(repr(name) for name in missing)}; {takes}")
     return ArgumentError(said)
 

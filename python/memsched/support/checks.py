@@ -47,7 +47,7 @@ def _read(value: object, kind: type) -> str:
     """What to add where a file is given for what it holds."""
     if not isinstance(value, str | os.PathLike) or not hasattr(kind, "from_json"):
         return ""
-    read = "load" if callable(getattr(kind, "load", None)) else "from_json"  # the load of a placement is a figure
+    read = "load" if callable(getattr(kind, "load", None)) else "from_json"
     return f"; {kind.__name__}.{read}(path) reads one from a file"
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from memsched import _core
 from memsched._core import Chain, Device, Graph, Schedule
 from memsched.errors import InvalidInputError, shown
-from memsched.support.files import path_of, read_text, write_bytes
+from memsched.support.files import check_named, path_of, read_text, write_bytes
 from memsched.support.kinds import FORMATS
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def read_document(source: Source, *formats: str) -> Document:
             where, text = f"'{os.fspath(source)}'", read_text(source)
         document = _parse(str(text), where)
     if not isinstance(document, dict):
-        raise InvalidInputError(f"{where} is not a JSON object")
+        raise InvalidInputError(f"{where} is not a JSON object, but a {type(document).__name__}{_own(formats)}")
     for key, value in document.items():
         if not isinstance(value, _PLAIN):
             known = "objects, lists, texts, numbers, true, false and null"
@@ -64,7 +64,7 @@ def _unexpected(found: object, formats: tuple[str, ...]) -> str:
     """What to say of a document of another format: what it is, what reads it, and what is expected."""
     wanted = " or ".join(f"'{name}'" for name in formats)
     if found is None:
-        return f"has no format; expected {wanted}"
+        return f"has no format; expected {wanted}{_own(formats)}"
     stem = found.partition("/")[0] if isinstance(found, str) else ""
     if stem in [name.partition("/")[0] for name in formats]:
         return f"has the format {shown(found)}, of another version of memsched; expected {wanted}"
@@ -74,6 +74,12 @@ def _unexpected(found: object, formats: tuple[str, ...]) -> str:
     *others, last = dict.fromkeys(FORMATS[name.partition("/")[0]][0] for name in formats)
     expected = f"{', '.join(others)} or {last}" if others else last
     return f"is {kind} (format {shown(found)}), which {readers}; expected {expected}"
+
+
+def _own(formats: tuple[str, ...]) -> str:
+    """What reads figures of one's own, which are in no format of memsched."""
+    tables = any(name.startswith("memsched-chain/") for name in formats)
+    return "; for figures of your own, Chain.from_frame takes columns, and Chain.from_csv a file" if tables else ""
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> Document:
@@ -97,7 +103,8 @@ def _parse(text: str, where: str) -> Any:
         if not start:
             raise InvalidInputError(f"{where} is empty") from error
         if start[0] not in "{[":
-            raise InvalidInputError(f"{where} is not JSON: it begins with {start!r}") from error
+            table = "; Chain.from_csv and read_buffers read tables" if where.lower().endswith(".csv'") else ""
+            raise InvalidInputError(f"{where} is not JSON: it begins with {start!r}{table}") from error
         raise InvalidInputError(f"{where} is not valid JSON ({error}); is it truncated?") from error
     except MemoryError as error:
         raise InvalidInputError(f"{where} does not fit in memory ({len(text)} characters); split it") from error
@@ -126,7 +133,8 @@ def _refuse_constant(name: str) -> None:
 
 
 def write_document(path: str | os.PathLike[str], document: Document) -> None:
-    """Write a JSON object to a file as a whole: a reader never sees half of it."""
+    """Write a JSON object to a file as a whole: a reader never sees half of it. Its name must not say otherwise."""
+    check_named(path_of(path), "JSON", ".json")
     try:
         text = json.dumps(document, allow_nan=False) + "\n"
     except (TypeError, ValueError, RecursionError) as error:

@@ -14,6 +14,12 @@ from memsched.support.kinds import told_kind
 
 MOST_BYTES = 1 << 28  # limit of an input file, 256 MiB; as JSON it becomes gigabytes of objects
 
+_NAMED = {
+    **dict.fromkeys((".png", ".svg", ".pdf", ".jpg", ".html", ".htm"), "a picture"),
+    **dict.fromkeys((".csv", ".tsv", ".parquet", ".xlsx"), "a table"),
+    **{".json": "JSON", ".toml": "TOML", ".onnx": "a model", ".sqlite": "a database", ".db": "a database"},
+    **dict.fromkeys((".pickle", ".pkl", ".pt", ".gz", ".zip"), "a binary file"),
+}  # what a file is that ends like this
 _FORMULA = tuple("=+-@\t\r")  # first characters of a formula
 
 Name: TypeAlias = str | os.PathLike[str]
@@ -34,6 +40,21 @@ def why(error: Exception) -> str:
     """What an error of the system says, without its number and the path, which the message names already."""
     said = error.strerror if isinstance(error, OSError) else None
     return said or str(error) or "out of memory"
+
+
+def named_as(path: str) -> str | None:
+    """What a file is by the end of its name; None where that says nothing."""
+    return _NAMED.get(Path(path).suffix.lower())
+
+
+def check_named(path: str, what: str, *endings: str, hint: str = "") -> str:
+    """The path of a file that will hold this, whose name must not say that it is something else."""
+    ending = Path(path).suffix.lower()
+    if ending in _NAMED and ending not in endings:
+        raise InvalidInputError(
+            f"'{path}' would hold {what}, but is named as {_NAMED[ending]}; let it end in {' or '.join(endings)}{hint}"
+        )
+    return path
 
 
 def same_file(one: Name, other: Name) -> bool:

@@ -12,7 +12,7 @@ FORMATS = {
     "memsched-device": ("a device", "Device.load and the option --device read"),
     "memsched-plan": ("a bare plan", "Schedule.load and `memsched simulate --problem` read"),
     "memsched-result": ("a result", "Result.load and `memsched plot` read"),
-    "memsched-placement": ("a placement", "Placement.from_json and `memsched place` read"),
+    "memsched-placement": ("a placement", "Placement.load and `memsched place` read"),
     "memsched-torch-plan": ("a plan of a PyTorch model", "memsched.torch.TorchPlan.load and `memsched plot` read"),
     "memsched-compiled": ("a plan that torch.compile cached", "only memsched.torch reads"),
 }

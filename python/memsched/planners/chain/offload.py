@@ -13,7 +13,7 @@ from memsched.planners.chain.dynprog import DYNPROG
 from memsched.planners.chain.greedy import GREEDY
 from memsched.planners.entry import Planner
 from memsched.planners.sets import SIMULATED, ChainCall, begin_chain, least_of_fluid_model
-from memsched.problems.bounds import graph_bound
+from memsched.problems.bounds import graph_bound, recompute_bound
 from memsched.problems.fluid import fluid_chain, fluid_solve, prefix_set
 from memsched.problems.problem import ChunkLike, least_memory
 from memsched.result import Result
@@ -121,7 +121,8 @@ def offload(
     Returns
     -------
     Result
-        `gap` is certified by `lower_bound`; params["evaluations"] counts the starting sets and the moves, these in
+        `gap` is certified by `lower_bound`, the larger of the bounds on plans that run each op once and on all plans;
+        `bound_on` says which. params["evaluations"] counts the starting sets and the moves, these in
         parts of 32, each in full even if it ends early.
 
     Examples
@@ -138,7 +139,7 @@ def offload(
     gap = checks.non_negative("gap", gap, "units")
     seed = checks.count("seed", seed, 0, 2**63 - 1)
     call = begin_chain(offload, chain, M, beta, device, chunk)
-    bound = graph_bound(call.graph, call.device)
+    bound = max(graph_bound(call.graph, call.device), recompute_bound(call.graph, call.device))
     until = over_at(call.started, None if moves is not None else time_limit / 2)
     starts = [np.zeros(len(call.stage), np.uint8)] if call.excess <= 0 else _starts(call, progress, until)
     if not np.isfinite(call.makespans(np.array(starts))).any():
@@ -151,4 +152,4 @@ def offload(
     )
     limit = {"time_limit": time_limit} if moves is None else {"moves": moves}
     params = {"chunk": call.chunk, **limit, "seed": seed, "evaluations": evaluations}
-    return call.result(params, schedule)
+    return call.result(params, schedule, both=True)

@@ -126,7 +126,7 @@ def olla(
     height = search.height(placed)
     optimal = of_all or height <= peak_bound
     if height > room:
-        raise call.no_plan(height, "this is the height of the arena for its order", enough=not optimal)
+        raise call.no_plan(height, "its arena does not fit, even in the best order that it found", enough=not optimal)
     params = {"method": method, "alignment": alignment, "peak_bound": peak_bound, "memory_optimal": optimal}
     planner = {"name": "olla", **params}
     schedule = _core.order_schedule(

@@ -32,11 +32,11 @@ _GUARD = 'the worker processes cannot start; in a script, call sweep under `if _
 
 @public
 def sweep(
-    problems: Sequence[Problem | str] | Problem | str,
+    problems: Sequence[Problem | str | os.PathLike[str]] | Problem | str | os.PathLike[str],
     planners: Sequence[str] | None = None,
     *,
-    memory: Sequence[float | str],
-    beta: Sequence[float | str] | None = None,
+    memory: Sequence[float | str] | float | str,
+    beta: Sequence[float | str] | float | str | None = None,
     device: Device | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     shared_tables: bool = True,
@@ -54,15 +54,15 @@ def sweep(
 
     Parameters
     ----------
-    problems : Chain, Graph, GraphFamily or str, or a sequence of them
+    problems : Chain, Graph, GraphFamily, str or path, or a sequence of them
         A str is the name of a shipped profile, graph:NAME, analytic:NETWORK:BATCH[:GPU], or the path of a file. Of a
         family made by a function, the graphs at the full batch and at powers of two are swept; for others give
         GraphFamily.from_json(family.to_json(batches)).
     planners : sequence of str, or str, optional
         Names, in a list or in a text with commas; "auto" is allowed. By default all listed planners for each problem.
-    memory : sequence of int or str
+    memory : int or str, or a sequence of them
         Budgets: bytes, "8GiB", or "40%" for that far from min_memory to peak_memory of each problem.
-    beta : sequence of float or str, optional
+    beta : float or str, or a sequence of them, optional
         Bandwidths: bytes per second, "12GB/s", "inf", or "profile" for the link of each profile. "profile" is the
         default, unless `device` is given.
     device : Device, optional

@@ -2,42 +2,46 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from memsched._core import Chain, Device, Graph
 from memsched.errors import InvalidInputError, shown
 from memsched.planners.registry import PLANNERS, check_planner, planners_of
-from memsched.problems.budget import parse_memory, slowest, warn_if_slow
+from memsched.problems.budget import parse_memory, refuse_percents, slowest, warn_if_slow
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem, fields_of
 from memsched.study.sources import find_problem, link_bandwidth, name_in
 from memsched.study.sweep import points
 from memsched.study.sweep.rows import is_option
 from memsched.support import checks
+from memsched.support.files import path_of
 from memsched.support.units import parse_bandwidth
 
 Options = Mapping[str, Any]
+Given: TypeAlias = Problem | str | os.PathLike[str]  # an object, or the name or path of one
 
 
-def listed_problems(problems: Sequence[Problem | str] | Problem | str) -> list[Problem | str]:
+def listed_problems(problems: Sequence[Given] | Given) -> list[Given]:
     """One problem or several, as a list."""
-    if isinstance(problems, str | Chain | Graph | GraphFamily):
+    if isinstance(problems, str | os.PathLike | Chain | Graph | GraphFamily):
         return [problems]
     if not checks.is_list(problems) or not (listed := list(islice(problems, points.MOST_POINTS + 1))):
         raise InvalidInputError(f"problems is {shown(problems)}; give a problem, a name or a list of them")
     return listed
 
 
-def read_problem(given: Problem | str) -> points.SweptProblem:
+def read_problem(given: Given) -> points.SweptProblem:
     """A problem, given as an object or by name."""
-    if isinstance(given, str):
+    if isinstance(given, str | os.PathLike):
+        given = path_of(given)
         return points.swept_problem(find_problem(given), name_in(given))
     if not isinstance(given, Chain | Graph | GraphFamily):
-        raise InvalidInputError(f"problems has {shown(given)}; give a Chain, a Graph, a GraphFamily or a name")
+        raise InvalidInputError(f"problems has {shown(given)}; give a Chain, a Graph, a GraphFamily, a name or a path")
     return points.swept_problem(given)
 
 
@@ -48,6 +52,7 @@ def read_devices(
     if base is not None:
         checks.kind("device", base, Device)
     memories = [parse_memory(one, problem, f"memory[{at}]") for at, one in enumerate(memory)]
+    refuse_percents(memories, problem)
     for wanted, one in zip(memory, memories, strict=True):
         if one == 0:
             raise InvalidInputError(f"memory has {shown(wanted)}; each must be more than 0 bytes")
@@ -74,12 +79,16 @@ def _speed(given: float | str, problem: Problem) -> float:
     return link_bandwidth(problem, "give a bandwidth") if by_profile else parse_bandwidth(given)
 
 
-def read_list(what: str, given: Sequence[float | str]) -> list[float | str]:
-    """A list that is not empty."""
+def read_list(what: str, given: Sequence[float | str] | float | str) -> list[float | str]:
+    """A list that is not empty; of a number or a text alone, the list of it."""
+    if isinstance(given, str | int | float | np.number):
+        return [given]
     listed = list(islice(given, points.MOST_POINTS + 1)) if checks.is_list(given) else []
     if not listed:
-        as_list = f", as in [{shown(given)}]" if isinstance(given, str | int | float) else ", not empty"
-        raise InvalidInputError(f"{what} is {shown(given)}; give a list{as_list}")
+        how = ", not empty"
+        if isinstance(given, Mapping):
+            how = ", as in ['0%', '50%', '100%']: a range from .. to is for the file of `memsched sweep`"
+        raise InvalidInputError(f"{what} is {shown(given)}; give a list{how}")
     return listed
 
 
@@ -137,7 +146,7 @@ def options_of(planner: str, problem: Problem, options: Mapping[str, Options]) -
 
 
 def read_groups(
-    problems: Sequence[Problem | str] | Problem | str,
+    problems: Sequence[Given] | Given,
     planners: Iterable[str] | str | None,
     memory: Any,
     beta: Any,

@@ -1,0 +1,143 @@
+"""What newcomers to the core API tried: it works as they expected, or the error says how."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import memsched as ms
+
+MB = 10**6
+REAL = "resnet18-224-b32"
+OWN = ms.Chain(
+    [3e-3, 2e-3, 1e-3], [6e-3, 4e-3, 2e-3], [4 * MB, 16 * MB, 8 * MB, MB], [0, 16 * MB, 8 * MB, MB], name="own"
+)
+VALUES = [one for one in map(ms.__dict__.get, ms.__all__) if isinstance(one, type) and dataclasses.is_dataclass(one)]
+
+
+def refused(call: Callable[[], Any], *said: str) -> None:
+    """Each part of the sentence is in it."""
+    with pytest.raises((ms.MemschedError, AttributeError)) as caught:
+        call()
+    for part in said:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", VALUES, ids=lambda kind: kind.__name__)
+def test_values_are_immutable_and_say_so(kind: type) -> None:
+    """With slots, dataclasses refuse what is no field by an error of their insides."""
+    one = object.__new__(kind)
+    for name in ("makespan", "load", dataclasses.fields(kind)[0].name):
+        for change in (lambda name=name: setattr(one, name, 3), lambda name=name: delattr(one, name)):
+            with pytest.raises(dataclasses.FrozenInstanceError, match=f"^{kind.__name__} is immutable, .*'{name}'"):
+                change()
+
+
+def test_there_are_values() -> None:
+    assert {ms.Result, ms.Placement, ms.Buffer, ms.Sweep, ms.Bounds, ms.Frontier} <= set(VALUES)
+
+
+def test_the_module_lists_what_is_public() -> None:
+    assert {one for one in dir(ms) if not one.startswith("__")} == {*ms.__all__, "torch"}
+
+
+def test_a_placement_is_loaded_as_all_that_is_saved(tmp_path: Path) -> None:
+    placement = ms.place([ms.Buffer(0, 2, 3), ms.Buffer(1, 3, 4)])
+    placement.save(tmp_path / "p.json")
+    assert ms.Placement.load(tmp_path / "p.json") == placement
+    assert placement.load == 7
+    OWN.save(tmp_path / "c.json")
+    refused(lambda: ms.Placement.load(tmp_path / "c.json"), "is a chain", "expected a placement")
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.png", "x.pickle"])
+def test_documents_are_not_written_into_files_of_another_name(tmp_path: Path, name: str) -> None:
+    refused(lambda: OWN.save(tmp_path / name), "would hold JSON, but is named as a", "let it end in .json")
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_of_another_kind_are_told_with_what_reads_them(tmp_path: Path) -> None:
+    table, foreign, rows, named = (tmp_path / name for name in ("a.csv", "f.json", "l.json", "c.csv"))
+    table.write_text("id,start,end,size\na,0,2,4KiB\n")
+    foreign.write_text('{"layers": []}')
+    rows.write_text("[1]")
+    named.write_text(json.dumps(OWN.to_json()))
+    refused(lambda: ms.Chain.load(table), "is not JSON", "Chain.from_csv")
+    refused(lambda: ms.Chain.load(foreign), "has no format", "Chain.from_frame")
+    refused(lambda: ms.Chain.load(rows), "is not a JSON object, but a list", "Chain.from_frame")
+    refused(lambda: ms.Chain.from_csv(named), "is a chain", "let its name end in .json")
+    refused(lambda: ms.read_buffers(foreign), "is a JSON document; expected a table")
+    refused(lambda: ms.read_snapshot(table), "is named as a table; expected a memory snapshot of PyTorch")
+    assert ms.read_buffers(table) == (ms.Buffer(0, 3, 4096, name="a"),)  # the end is the last tick
+
+
+def test_a_search_has_the_larger_bound_of_both() -> None:
+    """The bound on all plans with whole tensors is above that on plans that may cut them into pieces."""
+    known = ms.bounds(OWN, "40%", "12GB/s")
+    found = ms.offload(OWN, "40%", "12GB/s", moves=64)
+    assert known.best < found.lower_bound == pytest.approx(known.recompute)
+    assert (found.optimal, found.bound_on) == (True, "all")
+    assert ms.validate(found).proven
+    assert ms.Result.from_json(found.to_json()).optimal
+    assert "18.33 ms with whole tensors, 18.2 ms in pieces" in str(known)
+    above = ms.bounds(ms.profiles.load("resnet101-224-b32"), "40%", "12.2GB/s")
+    assert "best           340.7 ms of plans that run each op once\n" in str(above)
+    curve = ms.frontier(OWN, "12GB/s", planner="offload", memory=[1, "40%"], time_limit=0.01)
+    assert [str(gap) for gap in curve.gap] == ["nan", "0.0"]
+
+
+def test_a_sweep_is_drawn_and_its_arguments_may_stand_alone(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    OWN.save(tmp_path / "own.json")
+    table = ms.sweep(tmp_path / "own.json", ["greedy"], memory="40%", beta="12GB/s")
+    assert [row["status"] for row in table.rows] == ["planned"]
+    assert ms.plot_sweep(table).axes[0].get_title(loc="left") == "own, 12 GB/s"
+
+
+def test_memories_that_were_meant_as_percentages() -> None:
+    chain = ms.profiles.load(REAL)
+    told = ("in bytes, far too little", 'did you mean ["20%", "40%"]?')
+    refused(lambda: ms.sweep(chain, ["rotor"], memory=[20, 40]), *told)
+    refused(lambda: ms.frontier(chain, "12GB/s", memory=[20, 40]), *told)
+    refused(lambda: ms.sweep(chain, ["rotor"], memory=range(0, 101, 20)), '["0%", "20%", "40%", ..]')
+    refused(lambda: ms.sweep(chain, memory={"from": "0%"}), "as in ['0%', '50%', '100%']", "memsched sweep")
+
+
+def test_why_a_planner_needs_more() -> None:
+    chain, graph = ms.profiles.load(REAL), ms.profiles.load_graph(REAL)
+    refused(lambda: ms.rotor(chain, "1%"), "each stage alone fits", "offloads nothing", "it needs at least 8.47%")
+    refused(lambda: ms.rotor(chain, "500MB"), "some stage does not fit")
+    refused(lambda: ms.olla(graph, 100), 'did you mean "100%"', "its arena does not fit", "it needs at least 786.1 MiB")
+
+
+def test_names_of_planners_in_place_of_others() -> None:
+    refused(lambda: ms.compare(OWN, "40%", 8, planners=[]), "planners is empty", "leave it out")
+    refused(lambda: ms.compare(OWN, "40%", 8, planners="all"), "leave it out")
+    refused(lambda: ms.frontier(OWN, 8, planner=["rotor", "pofo"]), "give one name")  # type: ignore[arg-type]
+
+
+def test_calls_with_other_arguments() -> None:
+    refused(lambda: ms.Buffer(start=0, stop=3, size=4), "did you mean 'end'?")  # type: ignore[call-arg]
+    refused(lambda: ms.profiles.names("resnet"), "names takes 0 positional arguments")  # type: ignore[call-arg]
+    refused(lambda: ms.profiles.load("resnet-18"), "similar names: resnet18-1000-b2")
+
+
+def test_columns_are_told_one_by_one() -> None:
+    table = {"fwd": [1], "bwd": [2], "activation": [3]}
+    refused(lambda: ms.Chain.from_frame(table), "did you mean 'forward_time' for 'fwd', 'backward_time' for 'bwd'?")
+    refused(lambda: ms.Chain.from_frame({"": [0], **table}), "write it with index=False")
+    refused(lambda: ms.Chain.from_frame([{"activation": 1}] * 99), "pandas.DataFrame(rows) makes one")
+    with pytest.raises(ms.InvalidInputError) as caught:
+        ms.Chain.from_frame([{"activation": 1}] * 99)
+    assert len(str(caught.value)) < 400
+
+
+def test_comparisons_name_memories_as_they_were_written() -> None:
+    assert "no plan: it needs 56.43%" in str(
+        ms.compare(ms.profiles.load(REAL), "40%", "12GB/s", planners="greedy,tflms")
+    )
