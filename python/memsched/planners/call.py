@@ -101,10 +101,10 @@ def begin(
     """Check the arguments that all planners share: problem, M, beta, device and chunk."""
     started, chunk = time.perf_counter(), quantities.chunk(chunk)
     graph = graph_of(problem, chunk)
-    if graph.persistent:
+    if graph.persistent and not ENTRIES[plan].repeats:
         raise InvalidInputError(
             f"'{graph.name}' has persistent tensors, such as {shown(graph.persistent[0])}, which {ENTRIES[plan].name} "
-            "cannot plan, nor can any other planner; write the schedule yourself, or give those tensors the role weight"
+            "cannot plan; use selective, or give those tensors the role weight"
         )
     asked = asked_memory(problem, M, device)
     device = make_device(problem, asked, beta, device)

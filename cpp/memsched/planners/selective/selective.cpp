@@ -1,5 +1,6 @@
 #include "memsched/planners/selective/selective.h"
 
+#include "memsched/bounds/steady_bound.h"
 #include "memsched/model/fixed_choices.h"
 #include "memsched/model/lifetimes.h"
 #include "memsched/planners/selective/annealing.h"
@@ -36,8 +37,9 @@ class Search {
   public:
     // order: of the ops of the original graph; empty: as listed.
     Search(FixedChoices fixed, std::vector<OpId> order, const Device& device, const Progress& progress)
-        : fixed_(std::move(fixed)), order_(std::move(order)), linked_(device.d2h > 0 && device.h2d > 0),
-          device_(device), capacity_(device.memory - fixed_.graph.resident()), builder_(fixed_.graph, device, progress),
+        : fixed_(std::move(fixed)), closed_(closed(fixed_.graph)), order_(std::move(order)),
+          linked_(device.d2h > 0 && device.h2d > 0), device_(device),
+          capacity_(device.memory - fixed_.graph.resident()), builder_(closed_ ? *closed_ : fixed_.graph, device, progress),
           simulator_(fixed_.graph, device, device.memory), progress_(progress),
           annealing_(fixed_.graph, simulator_, capacity_, linked_) {
         for (const Op& op : fixed_.graph.ops()) {
@@ -59,6 +61,10 @@ class Search {
         ++evaluations_;
         if (!builder_.build(what.classes, what.weights, what.eviction, capacity_, list_)) {
             return Simulator::illegal;
+        }
+        if (closed_) {
+            const auto ops = static_cast<OpId>(fixed_.graph.ops().size());
+            std::erase_if(list_.steps, [&](const Step& step) { return step.verb == Verb::run && step.id == ops; });
         }
         const Seconds found = simulator_.makespan(list_);
         if (found < best_) {
@@ -89,7 +95,9 @@ class Search {
         }
         const Lifetimes lifetimes(fixed_.graph);
         const auto fullest = std::ranges::max_element(lifetimes.usage) - lifetimes.usage.begin();
-        const CutBound bound = cut_bound(fixed_.graph, device_, device_.memory, progress_);
+        const CutBound bound = fixed_.graph.persistent()
+                                   ? CutBound{steady_bounds(fixed_.graph, device_, device_.memory).fractional}
+                                   : cut_bound(fixed_.graph, device_, device_.memory, progress_);
         least_ = std::max(least_, bound.seconds);
         std::vector<OpId> done;
         for (const OpId op : {bound.op, static_cast<OpId>(fullest), lifetimes.turn}) {
@@ -271,7 +279,33 @@ class Search {
         return now == MapClass::keep ? away : MapClass::keep;
     }
 
+    // Of a graph that is repeated: a last op reads the inputs and weights, which must be there at the border.
+    static std::optional<Graph> closed(const Graph& graph) {
+        std::vector<TensorId> stay;
+        for (TensorId t = 0; at(t) < graph.tensors().size(); ++t) {
+            if (graph.tensor(t).source() && !graph.tensor(t).persistent()) {
+                stay.push_back(t);
+            }
+        }
+        if (!graph.persistent() || stay.empty()) {
+            return {};
+        }
+        GraphData data{graph.name(), graph.batch(), graph.resident(), graph.tensors(), graph.ops()};
+        Op last;
+        last.phase = Phase::backward;
+        last.reads = std::move(stay);
+        last.choices = {{}};
+        last.once = true;
+        last.name = "border";
+        while (std::ranges::find(data.ops, last.name, &Op::name) != data.ops.end()) {
+            last.name += "'";
+        }
+        data.ops.push_back(std::move(last));
+        return Graph(std::move(data));
+    }
+
     const FixedChoices fixed_;
+    const std::optional<Graph> closed_;
     const std::vector<OpId> order_;
     bool linked_;
     Device device_;
@@ -342,7 +376,7 @@ std::optional<SelectiveSolution> selective(const Graph& graph, const Device& dev
         for (std::int64_t part = first_part; left > 0 && !last.stopped(); part *= 2) {
             const std::int64_t most = std::min(part, left);
             last.walk(most);
-            if (reorder && last.has_plan() && last.gap() > far) {
+            if (reorder && !graph.persistent() && last.has_plan() && last.gap() > far) {
                 last.anneal(part, most, ++seed);
             }
             left -= most;
@@ -359,7 +393,8 @@ std::optional<SelectiveSolution> selective(const Graph& graph, const Device& dev
     for (const auto& search : searches) {
         evaluations += search->evaluations();
     }
-    return finished(graph, best().steps(), evaluations);
+    return graph.persistent() ? SelectiveSolution{best().steps(), evaluations}
+                              : finished(graph, best().steps(), evaluations);
 }
 
 } // namespace memsched
