@@ -56,7 +56,9 @@ class Lists:
         op = self.ops[name]
         if state.ran.count(name) >= (1 if op.get("once") else MOST_RUNS) or set(op["writes"]) & state.device:
             return False
-        if name in state.ran and not any(t in self.ops[o]["reads"] for t in op["writes"] for o in set(self.ops) - set(state.ran)):
+        if name in state.ran and not any(
+            t in self.ops[o]["reads"] for t in op["writes"] for o in set(self.ops) - set(state.ran)
+        ):
             return False
         for t in op["reads"]:
             updates = {one for one in state.ran if t in self.ops[one].get("updates", ())}
@@ -85,10 +87,16 @@ class Lists:
                 if self.fits(device, op["choices"][0]["workspace"]):
                     updates = set(op.get("updates", ()))
                     ran = (*state.ran, name)
-                    new = State((*state.steps, ("run", name)), ran, device, state.host - updates, state.fresh - set(op["reads"]))
+                    new = State(
+                        (*state.steps, ("run", name)), ran, device, state.host - updates, state.fresh - set(op["reads"])
+                    )
                     yield from self.freed(new, {*op["reads"], *op["writes"]})
         last = next((step for step in reversed(state.steps) if step[0] != "free"), ("run", ""))
-        used = set(self.ops[last[1]]["reads"]) | set(self.ops[last[1]]["writes"]) if last[0] == "run" and last[1] else set()
+        used = (
+            set(self.ops[last[1]]["reads"]) | set(self.ops[last[1]]["writes"])
+            if last[0] == "run" and last[1]
+            else set()
+        )
         for t in sorted(state.device - state.host):
             soon = not state.steps or last[0] != "run" or t in used
             if soon and (self.wanted(t, state) or t in self.kept):
@@ -113,7 +121,7 @@ class Lists:
 
 
 def least_period(graph: ms.Graph, device: ms.Device) -> tuple[float, ms.Schedule | None, int]:
-    """The least period over all borders and lists, a schedule that has it, and how many lists ran before it was proven."""
+    """The least period of all borders and lists, a schedule that has it, and how many ran before it was proven."""
     document, best, found, runs = graph.to_json(), inf, None, 0
     bound = ms.bounds(graph, device=device).best
     for places in product(("device", "host", "both"), repeat=len(graph.persistent)):

@@ -313,6 +313,9 @@ Graph with_control_edges(const Graph& graph) {
     std::vector<std::vector<OpId>> before(graph.ops().size()); // by op: those that must have run
     const IdLists readers = readers_of(graph);
     for (std::size_t t = 0; t < data.tensors.size(); ++t) {
+        if (data.tensors[t].role == Role::input) {
+            data.tensors[t].role = Role::weight;
+        }
         if (!data.tensors[t].persistent()) {
             continue;
         }

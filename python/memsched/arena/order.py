@@ -75,9 +75,9 @@ def order(
 
     Every op runs once. While it runs, its reads, its writes and its workspace (that of the algorithm with the least)
     are held, plus all that later ops read; a tape that no op reads is skipped if that takes less. A tensor is freed
-    after its last reader; if nobody reads it, after its writer. Weights and persistent tensors stay; each op reads
-    persistent tensors after the updates that the graph lists before it, and before those that it lists after. All
-    inputs exist at the start; one that no op reads is freed before the first op.
+    after its last reader; if nobody reads it, after its writer. Weights stay. All inputs exist at the start; one that
+    no op reads is freed before the first op. In a graph with persistent tensors, these and inputs stay, too, and each
+    op reads persistent tensors after the updates that the graph lists before it, and before those that it lists after.
 
     "search" bounds the peak from below by minimum cuts, one per relevant op, and from above by greedy orders that know
     which runs lose nothing. If the two do not meet, a best-first search over sets of ops follows, forwards and

@@ -6,6 +6,7 @@
 #include "memsched/planners/selective/annealing.h"
 #include "memsched/planners/selective/orders.h"
 #include "memsched/planners/selective/starts.h"
+#include "memsched/planners/selective/whole_step.h"
 #include "memsched/simulate/simulate.h"
 #include "memsched/support/late_acceptance.h"
 #include "memsched/support/mix.h"
@@ -25,6 +26,7 @@ constexpr std::size_t most_finalists = 2;    // searches that go on after a firs
 constexpr std::int64_t finalist_moves = 200; // and their moves, at most, before the best alone goes on
 constexpr double far = 0.01;                 // from the bound: the list of runs is annealed, too,
 constexpr std::size_t few_decisions = 200;   // up to here, moves change classes rather than prices
+constexpr int border_shares = 16;            // of the persistent tensors that are on the host at the border
 constexpr std::size_t mixed_ops = 300; // in all searches with algorithms at random, of which small graphs have many
 
 struct Decisions {
@@ -87,6 +89,9 @@ class Search {
             ask(all(MapClass::swap));
         }
         from_prices();
+        if (linked_ && fixed_.graph.persistent()) {
+            from_border();
+        }
     }
 
     void from_cuts() {
@@ -186,6 +191,23 @@ class Search {
         }
     }
 
+    // Persistent tensors on the host at the border: those that are idle for the longest time, up to a share of the bytes.
+    void from_border() {
+        Classes classes = all(MapClass::keep);
+        const std::vector<std::size_t> gaps = longest_across_border(fixed_.graph, builder_.gaps());
+        const double all_bytes = static_cast<double>(persistent_bytes(fixed_.graph)) / border_shares;
+        double away = 0;
+        int shares = 0;
+        for (const std::size_t g : gaps) {
+            classes[g] = MapClass::swap;
+            away += static_cast<double>(fixed_.graph.tensor(builder_.gaps()[g].tensor).bytes);
+            if (away >= all_bytes * (shares + 1) && !stopped()) {
+                ++shares;
+                ask(classes);
+            }
+        }
+    }
+
     // Shares of what may run again, and of what then exceeds the memory: the best of a grid, and then of finer steps.
     void from_cuts(OpId p) {
         Pace pace(progress_, 0);
@@ -277,31 +299,6 @@ class Search {
         }
         const MapClass away = again ? MapClass::recompute : MapClass::swap;
         return now == MapClass::keep ? away : MapClass::keep;
-    }
-
-    // Of a graph that is repeated: a last op reads the inputs and weights, which must be there at the border.
-    static std::optional<Graph> closed(const Graph& graph) {
-        std::vector<TensorId> stay;
-        for (TensorId t = 0; at(t) < graph.tensors().size(); ++t) {
-            if (graph.tensor(t).source() && !graph.tensor(t).persistent()) {
-                stay.push_back(t);
-            }
-        }
-        if (!graph.persistent() || stay.empty()) {
-            return {};
-        }
-        GraphData data{graph.name(), graph.batch(), graph.resident(), graph.tensors(), graph.ops()};
-        Op last;
-        last.phase = Phase::backward;
-        last.reads = std::move(stay);
-        last.choices = {{}};
-        last.once = true;
-        last.name = "border";
-        while (std::ranges::find(data.ops, last.name, &Op::name) != data.ops.end()) {
-            last.name += "'";
-        }
-        data.ops.push_back(std::move(last));
-        return Graph(std::move(data));
     }
 
     const FixedChoices fixed_;

@@ -273,7 +273,7 @@ class _Builder:
                 self.read(number, [tensors[other]])
 
     def changed_by_optimizer(self) -> dict[int, str]:
-        """Names of the resident storages that an optimiser changes: "parameter:0" is read by other ops, "state:0" not."""
+        """Names of the resident storages that an optimiser changes; other ops read "parameter:0", but not "state:1"."""
         events = [event for op in self.ops for event in (op.event, *op.joined)]
         read = {storage for event in events if not event.optimizer for storage in event.resident_reads}
         changed = dict.fromkeys(storage for event in events if event.optimizer for storage in event.resident_changes)

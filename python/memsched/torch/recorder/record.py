@@ -151,7 +151,9 @@ def record_all(
     if not tape.events:
         raise InvalidInputError("the step ran no operation of torch; let it call the model on the tensors of one batch")
     sum_in_place(tape)
-    made, doubled = assemble(tape, "step" if name is None else name, count, reorderable=reorderable, persistent=persistent)
+    made, doubled = assemble(
+        tape, "step" if name is None else name, count, reorderable=reorderable, persistent=persistent
+    )
     return Recording(graph=made, eager_peak=tape.eager_peak(), doubled=doubled)
 
 
