@@ -162,7 +162,7 @@ def main() -> None:
     options.add_argument("--moves", type=int, default=MOVES)
     options.add_argument("--quick", action="store_true")
     asked = options.parse_args()
-    shares = (0, 4, 8) if asked.quick else tuple(range(BUDGETS))
+    shares = (1, 4, 8) if asked.quick else tuple(range(BUDGETS))
     folder = ROOT / "build" / "whole_step"
     cache = Cache(folder / f"rows-{asked.moves}.json")
     rows: list[Row] = []

@@ -43,9 +43,9 @@ class GapBuilder {
     // is to be kept may still go when memory is short. weights: of the prices, by tensor; empty: all 1. Throws Stopped
     // when told to stop.
     //
-    // Of persistent tensors, the last gap goes on to the first read in the next repetition. Where it is to be swapped, or
-    // the tensor has to leave in it, the tensor is on the host at the border. Inputs and weights stay where the last op
-    // reads them.
+    // Of persistent tensors, the last gap goes on to the first read in the next repetition. Where it is to be swapped,
+    // or the tensor has to leave in it, the tensor is on the host at the border. Inputs and weights stay where the last
+    // op reads them.
     bool build(std::span<const MapClass> classes, std::span<const float> weights, const Eviction& eviction,
                Bytes capacity, StepList& list);
 

@@ -135,7 +135,8 @@ void Wanted::update_cost(OpId op) {
     for (const TensorId t : graph_.op(op).reads) {
         if (!at_hand_[at(t)]) {
             cost += graph_.writer(t) < 0 ? impossible : cost_[at(graph_.writer(t))];
-            in_time = before_.empty() || graph_.writer(t) < 0 ? in_time : std::min(in_time, in_time_[at(graph_.writer(t))]);
+            in_time =
+                before_.empty() || graph_.writer(t) < 0 ? in_time : std::min(in_time, in_time_[at(graph_.writer(t))]);
         }
     }
     if (cost == cost_[at(op)] && (before_.empty() || in_time == in_time_[at(op)])) {

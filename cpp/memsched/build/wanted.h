@@ -89,7 +89,7 @@ class Wanted {
     // By op, of graphs with persistent tensors: the first op that updates what it reads, after it in the list; and the
     // first of these for all that would run with it.
     std::vector<OpId> before_, in_time_;
-    std::vector<OpId> demand_;  // by op: for which op one of its outputs is wanted that is not at hand
+    std::vector<OpId> demand_; // by op: for which op one of its outputs is wanted that is not at hand
     Due costs_, demands_;
 };
 

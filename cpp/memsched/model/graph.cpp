@@ -320,8 +320,8 @@ Graph with_control_edges(const Graph& graph) {
             continue;
         }
         data.tensors[t].role = Role::weight;
-        OpId update = -1;            // the last one
-        std::vector<OpId> since;     // what has read the tensor since
+        OpId update = -1;        // the last one
+        std::vector<OpId> since; // what has read the tensor since
         for (const OpId op : readers[t]) {
             if (update >= 0) {
                 before[at(op)].push_back(update);

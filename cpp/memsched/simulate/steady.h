@@ -40,7 +40,7 @@ class Steady {
     Seconds time_of(const Awaited& awaited, const Times& before, const Times& now) const;
     // When the bytes are back that a step waits for. Leaves its returns in order of time in by_time_.
     Seconds returned(std::size_t step, const Times& before, const Times& now) const;
-    std::size_t count_awaited(std::size_t step) const; // how many of by_time_ those are
+    std::size_t count_awaited(std::size_t step) const;                      // how many of by_time_ those are
     bool choose(const Times& before, const Times& now, Seconds least_gain); // whether some come earlier than chosen
     void solve(Seconds least_gain);
     void count_from_first_start();

@@ -41,7 +41,8 @@ class Search {
     Search(FixedChoices fixed, std::vector<OpId> order, const Device& device, const Progress& progress)
         : fixed_(std::move(fixed)), closed_(closed(fixed_.graph)), order_(std::move(order)),
           linked_(device.d2h > 0 && device.h2d > 0), device_(device),
-          capacity_(device.memory - fixed_.graph.resident()), builder_(closed_ ? *closed_ : fixed_.graph, device, progress),
+          capacity_(device.memory - fixed_.graph.resident()),
+          builder_(closed_ ? *closed_ : fixed_.graph, device, progress),
           simulator_(fixed_.graph, device, device.memory), progress_(progress),
           annealing_(fixed_.graph, simulator_, capacity_, linked_) {
         for (const Op& op : fixed_.graph.ops()) {
@@ -191,7 +192,8 @@ class Search {
         }
     }
 
-    // Persistent tensors on the host at the border: those that are idle for the longest time, up to a share of the bytes.
+    // Persistent tensors on the host at the border: those that are idle for the longest time, up to a share of the
+    // bytes.
     void from_border() {
         Classes classes = all(MapClass::keep);
         const std::vector<std::size_t> gaps = longest_across_border(fixed_.graph, builder_.gaps());

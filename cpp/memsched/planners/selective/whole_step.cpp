@@ -30,7 +30,8 @@ std::optional<Graph> closed(const Graph& graph) {
 }
 
 std::vector<std::size_t> longest_across_border(const Graph& graph, const std::vector<Gap>& gaps) {
-    std::vector<Seconds> begin{0}, first(graph.tensors().size(), -1); // of each op, and of the first that reads a tensor
+    std::vector<Seconds> begin{0},
+        first(graph.tensors().size(), -1); // of each op, and of the first that reads a tensor
     for (const Op& op : graph.ops()) {
         for (const TensorId t : op.reads) {
             first[at(t)] = first[at(t)] < 0 ? begin.back() : first[at(t)];
