@@ -138,8 +138,7 @@ def report(rows: list[Row], moves: int) -> str:
         "s",
     ]
     text += [
-        "Times at budget 0 are in units of the sum of all runs; the rest is in percent, and the seconds of one plan.",
-        "",
+        "Two times, at the least budget, in units of the sum of all runs. The rest: percent, and seconds of a plan.",
     ]
     text += [table(head, cells), ""]
     if lost:
