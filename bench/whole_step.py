@@ -139,6 +139,7 @@ def report(rows: list[Row], moves: int) -> str:
     ]
     text += [
         "Two times, at the least budget, in units of the sum of all runs. The rest: percent, and seconds of a plan.",
+        "",
     ]
     text += [table(head, cells), ""]
     if lost:
