@@ -21,7 +21,7 @@ from plans import graph as graph_json
 from plans import op, tensor
 
 BRIEF = 0.2  # seconds
-FEW = settings(max_examples=max(20, settings().max_examples // 5))
+FEW = settings(max_examples=max(10, settings().max_examples // 5))
 
 
 def planned(planner: str, problem: ms.Chain | ms.Graph, share: float, device: ms.Device) -> ms.Result:

@@ -69,13 +69,13 @@ BYTE_COLUMNS = (
 START = {"saved": [6, 5], **{field: [0, 0] for field in BYTE_COLUMNS[3:]}, **BASE}
 
 
-@pytest.mark.parametrize("value", [nan, inf, -inf, -1, -0.5, True, "3", None, 1j, [1], {}])
 @pytest.mark.parametrize("field", [*NUMBER_COLUMNS, *BYTE_COLUMNS])
 @pytest.mark.parametrize("index", [0, 1])
-def test_bad_entries_of_a_chain(field: str, index: int, value: Any) -> None:
-    column = list(START[field])
-    column[index] = value
-    refused(lambda: chain(**{field: column}), f"{field}[{index}]", repr(value))
+def test_bad_entries_of_a_chain(field: str, index: int) -> None:
+    for value in (nan, inf, -inf, -1, -0.5, True, "3", None, 1j, [1], {}):
+        column: list[Any] = list(START[field])
+        column[index] = value
+        refused(lambda column=column: chain(**{field: column}), f"{field}[{index}]", repr(value))
 
 
 @pytest.mark.parametrize("value", [0.5, 2**63, 1e19, 10**400])
@@ -414,21 +414,19 @@ def run(planner: str, *arguments: Any, **options: Any) -> ms.Result:
 
 
 @ALL
-@pytest.mark.parametrize("value", [0, -1, nan, inf, -inf, 40.5, True, np.True_, "40 apples", 2**63, [40], {}, 40j])
-def test_bad_m(planner: str, value: Any) -> None:
-    with pytest.raises(ms.InvalidInputError) as caught:
-        run(planner, profile(), value, 1.0)
-    assert "M is" in str(caught.value) or "memory is" in str(caught.value)
-    assert repr(value) in str(caught.value)
+def test_bad_m(planner: str) -> None:
+    for value in (0, -1, nan, inf, -inf, 40.5, True, np.True_, "40 apples", 2**63, [40], {}, 40j):
+        with pytest.raises(ms.InvalidInputError, match=r"M is|memory is") as caught:
+            run(planner, profile(), value, 1.0)
+        assert repr(value) in str(caught.value)
 
 
 @ALL
-@pytest.mark.parametrize("value", [-1, -0.5, nan, -inf, True, np.True_, "12 apples", [1], {}, 1j, 10**400])
-def test_bad_beta(planner: str, value: Any) -> None:
-    with pytest.raises(ms.InvalidInputError) as caught:
-        run(planner, profile(), 60, value)
-    assert "beta is" in str(caught.value) or "bandwidth is" in str(caught.value)
-    assert repr(value) in str(caught.value)
+def test_bad_beta(planner: str) -> None:
+    for value in (-1, -0.5, nan, -inf, True, np.True_, "12 apples", [1], {}, 1j, 10**400):
+        with pytest.raises(ms.InvalidInputError, match=r"beta is|bandwidth is") as caught:
+            run(planner, profile(), 60, value)
+        assert repr(value) in str(caught.value)
 
 
 @ALL

@@ -21,7 +21,7 @@ from oracles.exhaustive import least_makespan
 from oracles.fractional_lp import aggregate_lp, from_graph
 
 MANY = settings(max_examples=2 * settings().max_examples)
-FEW = settings(max_examples=max(20, settings().max_examples // 2))
+FEW = settings(max_examples=max(10, settings().max_examples // 2))
 TINY = 1e-9
 
 

@@ -57,7 +57,7 @@ def test_its_plans_are_the_best_of_its_class(graph: ms.Graph, data: st.DataObjec
     assert report.makespan == pytest.approx(best, rel=CLOSE)
 
 
-@settings(max_examples=max(30, settings().max_examples // 5), suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=max(15, settings().max_examples // 5), suppress_health_check=[HealthCheck.filter_too_much])
 @given(graph=st.one_of(random_graphs(6), graphs(max_layers=3, max_bytes=4)).map(small))
 def test_the_least_memory_is_that_of_its_class(graph: ms.Graph) -> None:
     least = ms.min_memory(graph, "checkmate")

@@ -56,7 +56,7 @@ class TestTables:
         [
             f"compare {SMALL} -m 40% --time-limit 0.01",
             f"frontier {SMALL} -p rotor -p superneurons --points 2",
-            "profiles",
+            "profiles resnet",
             "sweep spec.toml --store s.sqlite",
         ],
     )
@@ -74,7 +74,7 @@ class TestTables:
 
     @pytest.mark.parametrize("columns", [30, 40, 50, 60, 70])
     @pytest.mark.parametrize(
-        "command", ["compare {} -m 40% --time-limit 0.01", "frontier {} -b 0 --points 3", "profiles"]
+        "command", ["compare {} -m 40% --time-limit 0.01", "frontier {} -b 0 --points 3", "profiles resnet"]
     )
     def test_no_figure_is_apart_from_its_unit(
         self, command: str, columns: int, monkeypatch: pytest.MonkeyPatch

@@ -18,7 +18,7 @@ from memsched.planners.entry import takes
 from memsched.planners.registry import PLANNERS
 from memsched.testing import chains, devices
 
-FEW = settings(max_examples=max(20, settings().max_examples // 3))
+FEW = settings(max_examples=max(10, settings().max_examples // 3))
 TINY = 1e-9
 ALL = pytest.mark.parametrize("planner", CHAIN_PLANNERS)
 LINK_DECIDES = {"tflms"}  # what the planner needs depends on the link, min_memory takes the profile's

@@ -52,3 +52,23 @@ def test_every_command_and_exit_status_is_on_the_page() -> None:
         assert any(line.startswith(f"memsched {name} ") for line, _ in commands()), name
         assert f"`memsched {name} " in text
     assert {status for _, status in commands()} == {0, 2, 3, 4}
+
+
+def test_the_comparison_in_the_readme_is_what_the_command_prints() -> None:
+    """All of it but the seconds that planning took."""
+    text = (PAGE.parents[1] / "README.md").read_text(encoding="utf-8")
+    shown = re.search(r"^(planner .*?)\n\n\* least makespan", text, re.MULTILINE | re.DOTALL)
+    command = re.search(r"memsched (compare .*?)\n", text)
+    assert shown
+    assert command
+    outcome = CliRunner().invoke(command_line, shlex.split(command[1]), env={"COLUMNS": "200"})
+    assert outcome.exit_code == 0, outcome.output
+    printed = without_seconds(outcome.stdout)
+    for row in without_seconds(shown[1]):
+        assert row in printed, row
+
+
+def without_seconds(table: str) -> list[list[str]]:
+    """The words of each row of a comparison, without the time that its plan took."""
+    rows = [re.sub(r" \d[\d.]* (?:s|ms|us)(?: *yes)?$", "", line.rstrip()).split() for line in table.splitlines()]
+    return [row for row in rows if row and not set(row[0]) <= {"─"}]

@@ -183,6 +183,7 @@ def test_auto_is_never_worse(chain: ms.Chain, share: float, beta: float, chunk: 
     ms.validate(best)
 
 
+@pytest.mark.slow
 def test_auto_gives_each_planner_its_default_moves() -> None:
     """On this device more moves than its default lead `selective` elsewhere, to a slower plan."""
     chain = ms.profiles.load("inception_v3-1000-b8")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import memsched as ms
+from marks import nightly
 from memsched import profiles
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "profiles.md"
@@ -54,7 +55,7 @@ def test_a_few(name: str) -> None:
     check(name)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", profiles.names())
 def test_all(name: str) -> None:
     check(name)
@@ -120,9 +121,7 @@ def test_bfloat16_needs_less_memory_and_time(network: str) -> None:
     assert sum(op["choices"][0]["time"] for op in half.ops) < sum(op["choices"][0]["time"] for op in wide.ops)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in FEW_STEPS else pytest.mark.slow) for name in STEPS]
-)
+@pytest.mark.parametrize("name", [*FEW_STEPS, *nightly(*(name for name in STEPS if name not in FEW_STEPS))])
 def test_training_steps_are_planned(name: str) -> None:
     graph = profiles.load_graph(name)
     least, peak = ms.min_memory(graph), ms.peak_memory(graph)
@@ -136,7 +135,9 @@ def test_training_steps_are_planned(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["resnet50-224-b32", "gpt2-1024-b8", *STEPS])
+@pytest.mark.parametrize(
+    "name", ["resnet50-224-b32", "gpt2-1024-b8", *FEW_STEPS, *nightly(*(one for one in STEPS if one not in FEW_STEPS))]
+)
 def test_the_plain_run(name: str) -> None:
     graph = profiles.load_graph(name)
     schedule, device = plain(graph), ms.Device(64 * 10**9)

@@ -14,9 +14,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import memsched as ms
-from memsched.arena.ilp import joint_ilp, order_ilp, place_ilp
-from memsched.arena.ilp.anchors import control_edges_of, updates_of
+from marks import nightly
+from memsched.arena.ilp.joint import joint_ilp
 from memsched.arena.ilp.model import TimeUpError
+from memsched.arena.ilp.order import control_edges_of, order_ilp, updates_of
+from memsched.arena.ilp.place import place_ilp
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
 from memsched.testing import graphs
 from oracles.olla_graphs import FIGURE_3, WORKED, random_graphs, with_kept, written
@@ -205,7 +207,7 @@ def drawn_blocks(draw: st.DrawFn) -> list[Lived]:
 def test_an_instance_that_must_leave_a_gap() -> None:
     offsets, bound, optimal = place_ilp(MINIMAL)
     assert (check_places(MINIMAL, offsets), bound, optimal) == (5, 5, True)
-    with pytest.raises(InfeasibleError, match="need 5 B and the capacity is 4 B") as caught:
+    with pytest.raises(InfeasibleError, match="need at least 5 B, more than capacity, which is 4 B") as caught:
         place_ilp(MINIMAL, 4)
     assert caught.value.min_memory == 5
     assert place_ilp(MINIMAL, 5)[1] == 5
@@ -254,11 +256,9 @@ def test_fine_alignments_of_large_buffers_prove_nothing_false(lives: list[tuple[
 
 
 def test_fixed_blocks_that_cannot_be() -> None:
-    with pytest.raises(
-        InvalidInputError, match=r"buffers\[0\] and buffers\[1\] overlap at their fixed offsets, 0 and 4"
-    ):
+    with pytest.raises(InvalidInputError, match=r"buffers\[0\] and buffers\[1\] are alive together and their fixed"):
         place_ilp([Lived(0, 2, 5, 1, 0), Lived(1, 3, 2, 1, 4)])
-    with pytest.raises(InvalidInputError, match=r"buffers\[0\].offset is 6; it must be a multiple of the alignment, 4"):
+    with pytest.raises(InvalidInputError, match=r"buffers\[0\]: offset is 6"):
         place_ilp([Lived(0, 2, 5, 4, 6)])
 
 
@@ -339,7 +339,7 @@ def test_whenever_time_runs_out_the_peak_is_that_of_the_order(monkeypatch: pytes
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [10, 20, *(pytest.param(count, marks=pytest.mark.exhaustive) for count in (30, 40))])
+@pytest.mark.parametrize("count", [10, *nightly(20, 30, 40)])
 @pytest.mark.parametrize("seed", range(6))
 def test_the_program_and_the_search_agree(seed: int, count: int) -> None:
     graph = large_graph(seed, count)

@@ -13,7 +13,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import memsched as ms
-from memsched.arena.ilp import joint, joint_ilp
+from memsched.arena.ilp import joint
+from memsched.arena.ilp.joint import joint_ilp
 from memsched.errors import LimitError, MemschedError
 from oracles.olla_graphs import FIGURE_3, WORKED, random_graphs, with_kept
 from oracles.orders import all_orders, best_order, least_runs, peak_of
@@ -21,7 +22,7 @@ from oracles.placements import least_height, least_joint_height, lived
 from test_addresses import skips_for_more_workspace
 from test_ilp import Case, large_graph, no_shortcuts, times
 
-FEW = settings(max_examples=max(20, settings().max_examples // 5))
+FEW = settings(max_examples=max(10, settings().max_examples // 5))
 
 
 @pytest.fixture(autouse=True, scope="module")

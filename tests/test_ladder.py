@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memsched as ms
+from memsched.planners.call import Draft
 from memsched.planners.registry import planners_of
 from memsched.study import compare, ladder
-from memsched.study.carry import Draft
 from memsched.testing import chains, graphs
 
 
@@ -119,7 +119,7 @@ def test_rungs_that_cannot_matter_are_left_out(monkeypatch: pytest.MonkeyPatch) 
     def unused(*_: object) -> None:
         raise AssertionError("a plan was carried")
 
-    monkeypatch.setattr(sys.modules["memsched.study.carry"].Draft, "on", unused)
+    monkeypatch.setattr(sys.modules["memsched.planners.call"].Draft, "on", unused)
     assert ms.plan(chain, device=device).makespan == best.makespan
 
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 
 import memsched as ms
 from listed import GRAPH_PLANNERS
+from marks import nightly
 from memsched.planners.registry import PLANNERS
 from memsched.testing import chains
 from plans import graph as graph_json
@@ -19,8 +20,7 @@ from plans import op, tensor
 from test_limits import takes
 from test_tiny_graphs import tiny_graph
 
-MORE = [pytest.param(150, marks=pytest.mark.slow), pytest.param(3000, marks=pytest.mark.exhaustive)]
-FEW_AND_MANY = pytest.mark.parametrize("count", [40, *MORE])
+FEW_AND_MANY = pytest.mark.parametrize("count", [40, *nightly(3000)])
 
 
 def any_graph(rng: random.Random) -> ms.Graph:
@@ -155,7 +155,7 @@ def least_peak(graph: ms.Graph) -> int:
     return best + graph.resident
 
 
-@pytest.mark.parametrize("count", [60, *MORE])
+@pytest.mark.parametrize("count", [60, *nightly(3000)])
 def test_no_order_of_all_has_a_lower_peak(count: int) -> None:
     rng = random.Random(count)
     for _ in range(count):

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from marks import nightly
+
 WITHOUT_MEMORY = """
 import sys
 import _testcapi
@@ -62,7 +64,7 @@ assert ms.min_memory(graph, "checkmate") == 15
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the cap on memory is read from /proc")
 @pytest.mark.parametrize("work", [0, 1])
-@pytest.mark.parametrize("more", [4, 16, 24, 40, 64])
+@pytest.mark.parametrize("more", [4, 24, *nightly(16, 40, 64)])
 @pytest.mark.parametrize("imported", [True, False])
 def test_an_integer_program_under_a_cap_on_memory_is_an_error(work: int, more: int, imported: bool) -> None:
     """HiGHS ended the process where there was no memory for the data of its threads."""

@@ -15,7 +15,7 @@ from memsched import _core
 from memsched.testing import chains, devices, instances, three_partition_chain
 from oracles.exhaustive import least_makespan
 
-FEW = settings(max_examples=max(20, settings().max_examples // 2))
+FEW = settings(max_examples=max(10, settings().max_examples // 2))
 TINY = 1e-9
 ENOUGH = 0.05  # seconds; the tiny sets here are all tried within a few milliseconds
 

@@ -211,7 +211,7 @@ def test_the_formula_is_the_linear_program_of_its_class(case: tuple[dict[str, li
         assert in_class_lp(step, frozenset(offloaded)) == (formula and pytest.approx(formula, abs=1e-6))
 
 
-@settings(max_examples=max(30, settings().max_examples // 5))
+@settings(max_examples=max(15, settings().max_examples // 5))
 @given(paper_lists())
 def test_order_of_the_models(case: tuple[dict[str, list[int]], int, int]) -> None:
     lists, memory, beta = case
@@ -231,7 +231,7 @@ def test_order_of_the_models(case: tuple[dict[str, list[int]], int, int]) -> Non
     assert fractional <= whole.makespan + 1e-6
 
 
-@settings(max_examples=max(20, settings().max_examples // 5))
+@settings(max_examples=max(10, settings().max_examples // 5))
 @given(paper_lists(max_stages=2), st.data())
 def test_fractional_bound_with_tapes(case: tuple[dict[str, list[int]], int, int], data: st.DataObject) -> None:
     lists, _, _ = case

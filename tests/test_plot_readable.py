@@ -148,7 +148,7 @@ def test_panels_of_a_sweep_share_their_axes() -> None:
                 assert all(y0 < y < y1 for y in line.get_ydata())
 
 
-@pytest.mark.parametrize(("problems", "links"), [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (2, 4), (5, 3), (60, 1)])
+@pytest.mark.parametrize(("problems", "links"), [(1, 1), (1, 2), (2, 1), (2, 4), (5, 3), (20, 1)])
 def test_a_sweep_is_at_most_1600_pixels_wide(problems: int, links: int) -> None:
     (row,) = ms.sweep(of_chain(None, M=100, beta=2).problem, ["greedy"], memory=["50%"], beta=[2.0]).rows
     speeds = [{"bandwidth": 1.0 + k, "device": row["device"] | {"d2h": 1.0 + k, "h2d": 1.0 + k}} for k in range(links)]

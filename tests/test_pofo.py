@@ -225,7 +225,7 @@ def test_threads_change_nothing(labels: str) -> None:
 
 
 def test_the_search_only_improves_and_keeps_the_runs() -> None:
-    chain = ms.profiles.load("densenet121-224-b32")
+    chain = ms.profiles.load("resnet50-224-b32")
     memory = ms.min_memory(chain, "pofo") + (ms.peak_memory(chain) - ms.min_memory(chain, "pofo")) // 5
     plain, searched = (ms.pofo(chain, memory, 12.2e9, chunk=1 << 24, moves=moves) for moves in (0, 5000))
     assert searched.makespan <= plain.makespan

@@ -291,7 +291,7 @@ def test_number_of_sequences(L: int) -> None:
     assert len(found) == len({tuple(ops) for ops in found}) == all_[L]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(instances())
 def test_the_program_is_the_best_schedule(p: Instance) -> None:
     assert value(p) == best(p)
@@ -351,7 +351,6 @@ def test_with_a_free_link_only_single_operations_must_fit() -> None:
     assert min(seen[False], seen[True]) > 10
 
 
-@settings(max_examples=50, deadline=None)
 @given(instances(max_layers=4), st.integers(0, 3))
 def test_enough_memory_costs_nothing(p: Instance, more: int) -> None:
     assert value(changed(p, M=needs(p)[1] + more)) == ideal(p)

@@ -71,7 +71,7 @@ def test_plans_at_one_of_three_limits(name: str, share: float, planner: str) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("planner", CHAIN_PLANNERS)
-@pytest.mark.parametrize("name", one_in(32))
+@pytest.mark.parametrize("name", one_in(64))
 def test_plans_at_ten_limits(name: str, planner: str) -> None:
     for share in np.linspace(0, 1, 10):
         check(planner, ms.profiles.load(name), float(share))
@@ -93,7 +93,7 @@ def test_auto_is_feasible_and_never_worse(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", one_in(8))
+@pytest.mark.parametrize("name", one_in(32))
 def test_the_exact_model_is_solved_on_all_profiles(name: str) -> None:
     chain = ms.profiles.load(name)
     for share in np.linspace(0, 1, 10):

@@ -199,24 +199,24 @@ def test_functions_that_call_functions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("form", "told"),
     [
-        (calling(30), "the functions of the model make more than 100000 ops of it"),
-        (calling(1, 100_000), "the functions of the model make more than 100000 ops of it"),
-        (calling(60, 100), "the functions of the model make more than 100000 ops of it"),
-        (calling(150, 1), "call each other more than 100 levels deep"),
-        (calling(2, last="F2"), "the function 'F2' of the model calls itself"),
-        (calling(2, last="F0"), "the function 'F0' of the model calls itself"),
+        ((30,), "the functions of the model make more than 100000 ops of it"),
+        ((1, 100_000), "the functions of the model make more than 100000 ops of it"),
+        ((60, 100), "the functions of the model make more than 100000 ops of it"),
+        ((150, 1), "call each other more than 100 levels deep"),
+        ((2, 2, "F2"), "the function 'F2' of the model calls itself"),
+        ((2, 2, "F0"), "the function 'F0' of the model calls itself"),
     ],
 )
 def test_functions_that_make_too_many_ops_are_refused_before(
-    made: Any, told: str, monkeypatch: pytest.MonkeyPatch
+    form: tuple[Any, ...], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import onnx.inliner
 
     monkeypatch.setattr(onnx.inliner, "inline_local_functions", pytest.fail)
     with pytest.raises(ms.InvalidInputError, match=told):
-        graph_from_onnx(made, dims={"N": 8})
+        graph_from_onnx(calling(*form), dims={"N": 8})
 
 
 def test_calls_in_branches_count() -> None:

@@ -427,6 +427,7 @@ def largest_graph() -> ms.Graph:
     return max(listed, key=lambda graph: len(graph.tensors))
 
 
+@pytest.mark.slow
 def test_no_shipped_network_is_larger() -> None:
     name = max(ms.profiles.graph_names(), key=lambda name: len(ms.profiles.load_graph(name).tensors))
     assert name.startswith("densenet201")

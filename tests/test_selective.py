@@ -24,9 +24,7 @@ def drawn_chain(rng: random.Random, stages: int) -> ms.Chain:
     )
 
 
-@pytest.mark.parametrize(
-    "count", [8, pytest.param(20, marks=pytest.mark.slow), pytest.param(600, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("count", [5, pytest.param(600, marks=pytest.mark.exhaustive)])
 def test_no_plan_of_a_small_chain_is_faster(count: int) -> None:
     """All plans in any order: nearly always it finds the best, and never a bound above it."""
     rng = random.Random(count)
@@ -91,6 +89,7 @@ def test_more_moves_of_a_small_graph_are_never_worse() -> None:
     assert found[0] < 0.563  # without annealing lists of runs: 0.5665, and this only with 5000
 
 
+@pytest.mark.slow
 def test_more_moves_are_never_worse_where_one_order_is_tried() -> None:
     """The last part of the annealing was cooled in fewer moves, and 1000 moves ended elsewhere than those of 2000."""
     chain = ms.profiles.load("densenet169-1000-b8")
@@ -115,7 +114,7 @@ def test_another_walk_begins_only_far_from_the_bound() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("link", "gap"), [(0, 0.25), (12e9, 0.157)])
+@pytest.mark.parametrize(("link", "gap"), [pytest.param(0, 0.25, marks=pytest.mark.exhaustive), (12e9, 0.157)])
 def test_where_the_bound_is_far_the_list_of_runs_is_annealed(link: float, gap: float) -> None:
     """Reruns that need reruns: 34 and 16.1 % above the bound from prices alone."""
     graph = ms.profiles.load_graph("graphnet-40k-b1-bf16")
@@ -190,6 +189,7 @@ def test_an_impossible_memory_is_told_from_one_without_a_plan() -> None:
     assert ms.selective(graph, least + 13 * (peak - least) // 100, 0.0, moves=0).gap < 0.01
 
 
+@pytest.mark.slow
 def test_the_best_of_all_is_never_slower_than_the_default() -> None:
     """More moves alone found less on this chain."""
     chain = ms.profiles.load("resnet101-224-b32")

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import memsched as ms
+from marks import nightly
 from memsched import _core
 from memsched._core import Device
 from memsched.study.sweep import drive, work
@@ -344,7 +345,7 @@ LINUX = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there i
 @LINUX
 @pytest.mark.slow
 @pytest.mark.parametrize("executor", ["threads", "processes"])
-@pytest.mark.parametrize("gap", [0.0, 0.01, 0.03, 0.05, 0.2])
+@pytest.mark.parametrize("gap", [0.0, 0.05, *nightly(0.01, 0.03, 0.2)])
 def test_a_second_interrupt_neither_hangs_nor_aborts(executor: str, gap: float, tmp_path: Path) -> None:
     begun = started(tmp_path, executor)
     for _ in range(3):
@@ -365,7 +366,7 @@ def test_a_second_interrupt_neither_hangs_nor_aborts(executor: str, gap: float, 
 @LINUX
 @pytest.mark.slow
 @pytest.mark.parametrize("executor", ["threads", "processes"])
-@pytest.mark.parametrize("gap", [0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.4, 0.5])
+@pytest.mark.parametrize("gap", [0.02, 0.2, *nightly(0.01, 0.03, 0.05, 0.08, 0.12, 0.3, 0.4, 0.5)])
 def test_two_interrupts_of_the_command_end_it_with_its_status(executor: str, gap: float, tmp_path: Path) -> None:
     begun = commanded(tmp_path, executor)
     for _ in range(2):

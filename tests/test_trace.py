@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 import memsched as ms
 from memsched.show import trace as module
@@ -57,7 +57,6 @@ def test_a_worked_example() -> None:
 
 
 @given(case=plans.schedules())
-@settings(max_examples=50)
 def test_every_step_and_every_byte_is_there(case: tuple[Any, ms.Schedule, ms.Device]) -> None:
     result = result_of(*case)
     events = trace(result)["traceEvents"]
@@ -80,7 +79,6 @@ def test_every_step_and_every_byte_is_there(case: tuple[Any, ms.Schedule, ms.Dev
 
 
 @given(case=plans.schedules())
-@settings(max_examples=50)
 def test_the_second_run_of_an_op_is_a_recomputation(case: tuple[Any, ms.Schedule, ms.Device]) -> None:
     result = result_of(*case)
     bars = intervals(result)

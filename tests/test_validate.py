@@ -494,7 +494,7 @@ def test_random_plans_agree_with_a_recurrence(instance: tuple[Json, Json, Json, 
     assert report.makespan == max(end) >= report.compute_time - 1e-9
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=3 * settings().max_examples)
 @given(instances(), st.sampled_from(["d2h", "h2d", "duplex", "latency", "times"]))
 def test_faster_is_never_slower(instance: tuple[Json, Json, Json, int], what: str) -> None:
     document, schedule, machine, _ = instance
@@ -510,7 +510,7 @@ def test_faster_is_never_slower(instance: tuple[Json, Json, Json, int], what: st
     assert all(a <= b + 1e-9 for a, b in zip(fast.start, slow.start, strict=True))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=3 * settings().max_examples)
 @given(instances(contiguous=False), st.integers(1, 9))
 def test_more_memory_is_never_slower_and_too_little_is_refused(instance: Any, more: int) -> None:
     document, schedule, machine, need = instance

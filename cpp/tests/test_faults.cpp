@@ -153,7 +153,7 @@ TEST_CASE("the n-th allocation may fail, for any n, and the next call gives what
         const double expected = one.work();
         std::int64_t failed = 0;
         bool done = false;
-        for (std::int64_t n = 0; !done; n += 1 + n / 50) {
+        for (std::int64_t n = 0; !done; n += 1 + n / 20) {
             double found = 0;
             allocations_left = n;
             try {

@@ -275,8 +275,8 @@ class Breaking(FakeCuda):
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
-def broken_on_streams(monkeypatch: pytest.MonkeyPatch) -> Breaking:
-    """Steps that end early, at each third operation, on streams that are watched."""
+def broken_on_streams(monkeypatch: pytest.MonkeyPatch, every: int) -> Breaking:
+    """Steps that end early, at some operations, on streams that are watched."""
     cuda = Breaking()
     cuda.install(monkeypatch)
     copies.use(CPU, CudaLanes(CPU))
@@ -286,7 +286,7 @@ def broken_on_streams(monkeypatch: pytest.MonkeyPatch) -> Breaking:
     run = torch.compile(planned, backend="memsched", options=OPTIONS["offloads"])
     assert step(plain, plain) == step(planned, run)
     monkeypatch.setattr(unit, "_METERS", [cuda])
-    for at in range(1, 200, 6):
+    for at in range(1, 200, every):
         cuda.at = at
         with pytest.raises(AccidentError):
             step(planned, run)
@@ -296,15 +296,14 @@ def broken_on_streams(monkeypatch: pytest.MonkeyPatch) -> Breaking:
     return cuda
 
 
-@pytest.mark.slow
-def test_steps_that_end_early_have_no_race(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("every", [20, pytest.param(6, marks=pytest.mark.slow)])
+def test_steps_that_end_early_have_no_race(every: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies under way when a step is given up do not write to memory that others get."""
-    cuda = broken_on_streams(monkeypatch)
+    cuda = broken_on_streams(monkeypatch, every)
     assert cuda.races == []
     assert {name for name, _, _ in cuda.log} == {"compute", "stream 1", "stream 2"}
 
 
-@pytest.mark.slow
 def test_a_step_that_does_not_clean_up_races(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copies.Traffic, "_end", lambda traffic, event: None)
-    assert "given back" in str(broken_on_streams(monkeypatch).races)
+    assert "given back" in str(broken_on_streams(monkeypatch, 20).races)

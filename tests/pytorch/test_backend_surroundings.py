@@ -226,7 +226,7 @@ def test_a_mode_that_changes_functions_counts() -> None:
     compared(scenario, lambda: layers(4))
 
 
-@pytest.mark.parametrize("batchnorm", [False, True])
+@pytest.mark.parametrize("batchnorm", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_backward_within_autocast(batchnorm: bool) -> None:
     """It casts what the backward itself computes; what ran again was cast, too, though its forward had not been."""
 

@@ -247,7 +247,10 @@ def test_no_plan_is_kept_where_that_cannot_be(monkeypatch: pytest.MonkeyPatch, t
         assert planned_once(options).result.peak_memory > 0
 
 
-@pytest.mark.parametrize("link", [{}, {"bandwidth": "100MB/s"}], ids=["alone", "with a link"])
+@pytest.mark.parametrize(
+    "link",
+    [pytest.param({}, id="alone"), pytest.param({"bandwidth": "100MB/s"}, id="with a link", marks=pytest.mark.slow)],
+)
 def test_every_size_keeps_the_budget(link: dict[str, Any]) -> None:
     """The first sizes have plans of their own; later ones follow the plan of larger sizes."""
     torch.manual_seed(0)

@@ -271,7 +271,7 @@ class Counting(nn.Module):
         return self.last(self.norm(self.first(x)).sin() * self.steps).cos()
 
 
-@pytest.mark.parametrize("bandwidth", [0, "10GB/s"])
+@pytest.mark.parametrize("bandwidth", [pytest.param(0, marks=pytest.mark.slow), "10GB/s"])
 def test_under_checkpoint_buffers_are_written_as_in_plain_training(bandwidth: int | str) -> None:
     """The second forward ends as soon as all is saved, before AOTAutograd writes to them."""
     models = []

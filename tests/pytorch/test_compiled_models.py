@@ -127,7 +127,6 @@ def test_planned_training_has_the_bits_of_plain_training(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "reason"), [*UNPLANNED.items(), *COPIED.items()])
 def test_what_no_plan_holds_runs_and_a_warning_says_why(name: str, reason: str) -> None:
     with pytest.warns(UnplannedWarning, match=reason):
@@ -208,7 +207,7 @@ def test_gradients_that_the_caller_holds_stay_as_they_are() -> None:
     assert any("tangents" in name for plan in found for name in plan.result.offloaded)
 
 
-@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("first", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_two_forwards_before_two_backwards(first: int) -> None:
     def scenario(model: nn.Module, run: Any) -> list[Any]:
         losses = [run(torch.randn(256, 32)).square().sum() for _ in range(2)]
@@ -299,7 +298,7 @@ class Changing(nn.Module):
         return self.last(h * x.sin() * y.cos())
 
 
-@pytest.mark.parametrize("overlap", ["none", "same", "half"])
+@pytest.mark.parametrize("overlap", [pytest.param("none", marks=pytest.mark.slow), "same", "half"])
 def test_inputs_that_are_changed_and_lie_in_each_other(overlap: str) -> None:
     def scenario(model: nn.Module, run: Any) -> list[Any]:
         base = torch.randn(512, 32)

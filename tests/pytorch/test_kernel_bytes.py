@@ -66,7 +66,9 @@ CASES: dict[str, tuple[int, Tail, torch.Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if k % 3 else ()) for k, name in enumerate(CASES)]
+)
 def test_a_step_holds_no_more_than_planned(name: str) -> None:
     width, tail, x = CASES[name]
     model = Ending(width, tail)

@@ -104,8 +104,15 @@ class Net(nn.Module):
 
 
 @pytest.mark.parametrize("optimizer", [PLAIN, SGD, ADAMW, functools.partial(ADAMW, foreach=True)])
-@pytest.mark.parametrize("build", [Net, functools.partial(Loop, 4)])
-@pytest.mark.parametrize("micro", [1, 2])
+@pytest.mark.parametrize(
+    ("build", "micro"),
+    [
+        (Net, 1),
+        (functools.partial(Loop, 4), 2),
+        pytest.param(Net, 2, marks=pytest.mark.slow),
+        pytest.param(functools.partial(Loop, 4), 1, marks=pytest.mark.slow),
+    ],
+)
 def test_training_steps_keep_what_must_be(build: Any, optimizer: Any, micro: int) -> None:
     torch.manual_seed(0)
     model = build()

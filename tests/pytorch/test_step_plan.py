@@ -72,7 +72,7 @@ def planned(name: str, budget: Any, planner: str, **options: Any) -> tuple[StepP
 
 
 PLANNED = [(name, planner) for name in MODELS for planner in PLANNERS]
-QUICK = {("mlp", planner) for planner in PLANNERS} | {(name, "auto") for name in MODELS}
+QUICK = {("mlp", planner) for planner in ("modnn", "superneurons", "olla")} | {(name, "auto") for name in MODELS}
 
 
 @pytest.mark.parametrize(

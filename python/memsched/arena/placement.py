@@ -231,18 +231,23 @@ def place_columns(
     offsets, top, bound = _core.place(*columns, capacity, search, time_limit, progress)
     if capacity is None or top <= capacity:
         return offsets, top, bound
+    spent = time.perf_counter() - begin
+    rest = _MORE_SECONDS if time_limit is None else min(_MORE_SECONDS, time_limit - spent)
+    if bound > capacity and search and rest > 0:
+        top = min(top, _core.place(*columns, None, search, rest, progress)[1])
+    raise above_capacity(top, bound, capacity)
+
+
+def above_capacity(top: int, bound: int, capacity: int) -> InfeasibleError:
+    """The error of a placement that ends above the capacity, though perhaps none has to."""
     unit = unit_written(capacity)
     if bound <= capacity:
-        raise InfeasibleError(
+        return InfeasibleError(
             f"no placement within capacity, {exact_bytes(capacity, unit)}, was found in time, but none is ruled out; "
             f"give it {exact_bytes(top, unit, up=True)}, which suffices, or a longer time_limit",
             top,
         )
-    spent = time.perf_counter() - begin
-    rest = _MORE_SECONDS if time_limit is None else min(_MORE_SECONDS, time_limit - spent)
-    if search and rest > 0:
-        top = min(top, _core.place(*columns, None, search, rest, progress)[1])
-    raise InfeasibleError(
+    return InfeasibleError(
         f"the buffers need at least {exact_bytes(bound, unit, up=True)}, more than capacity, which is "
         f"{exact_bytes(capacity, unit)}; they fit in {exact_bytes(top, unit, up=True)}",
         top,

@@ -1,4 +1,4 @@
-"""One call of a planner: its problem, device and start time, and how its result or error is made."""
+"""One call of a planner: its problem, device and start time, and how its result or error is made; plans for others."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from memsched.arena.residency import placement_of
 from memsched.errors import InfeasibleError, InvalidInputError, LimitError, shown
 from memsched.planners.entry import ENTRIES, Planner
 from memsched.problems.bounds import bound_of, certified
-from memsched.problems.budget import asked_memory, make_device, told_bytes, told_memory
+from memsched.problems.budget import make_device, told_bytes, told_memory
 from memsched.problems.problem import ChunkLike, Problem, graph_of, largest_graph, peak_of, simulate
 from memsched.result import Result
 from memsched.support import quantities
+from memsched.support.documents import fields
 from memsched.support.types import Quantity
 from memsched.support.units import exact_bytes, unit_written
 
@@ -40,7 +41,6 @@ class Call:
     started: float  # when the call began, for Result.runtime
     chunk: ChunkLike = None
     workspace_limit: int | None = None  # bytes, for graphs: each op uses the fastest algorithm within it
-    unit: str = ""  # in which M was written
 
     @property
     def excess(self) -> int:
@@ -76,11 +76,11 @@ class Call:
     @property
     def budget(self) -> str:
         """M, to be shown."""
-        return told_memory(self.device.memory, self.unit, self.problem)
+        return told_memory(self.device.memory, unit_written(self.device), self.problem)
 
     def told(self, count: int) -> str:
         """A memory that is enough, to be shown: in the unit of M, and not rounded down."""
-        return told_bytes(count, self.unit, self.problem, up=True)
+        return told_bytes(count, unit_written(self.device), self.problem, up=True)
 
     def no_plan(self, needed: int, reason: str, *, enough: bool = False) -> InfeasibleError:
         """The error for "no plan": the reason, and the memory needed; `enough`: it suffices, but less may do."""
@@ -106,17 +106,8 @@ def begin(
             f"'{graph.name}' has persistent tensors, such as {shown(graph.persistent[0])}, which {ENTRIES[plan].name} "
             "cannot plan; use selective, or give those tensors the role weight"
         )
-    asked = asked_memory(problem, M, device)
-    device = make_device(problem, asked, beta, device)
-    return Call(
-        entry=ENTRIES[plan],
-        problem=problem,
-        graph=graph,
-        device=device,
-        started=started,
-        chunk=chunk,
-        unit=unit_written(asked),
-    )
+    device = make_device(problem, M, beta, device)
+    return Call(entry=ENTRIES[plan], problem=problem, graph=graph, device=device, started=started, chunk=chunk)
 
 
 def measured(
@@ -154,6 +145,45 @@ def measured(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A plan without its problem and timeline: what is needed to simulate it again.
+
+    It holds no reference to the problem, so caching it with a problem does not keep the problem alive.
+    """
+
+    planner: str
+    params: dict[str, Any]
+    device: Device
+    schedule: Schedule
+    placement: Placement | None
+    estimate: float | None
+    recomputes: bool
+
+    @classmethod
+    def of(cls, plan: Result) -> Draft:
+        """The draft of a result."""
+        kept = fields(plan, "planner", "params", "device", "schedule", "placement", "estimate")
+        return cls(**kept, recomputes=plan.bound_on == "all")
+
+    def on(self, problem: Problem, device: Device) -> Result:
+        """The same steps, simulated on a device with no less memory, bandwidth or host memory and no more latency.
+
+        They run there and take no longer (docs/schedule.md, "No anomalies"). params["planned_for"] is the device that
+        they were planned for.
+        """
+        params, schedule = (
+            {"planned_for": self.device.to_json(), **self.params},
+            self.schedule.with_budget(device.memory),
+        )
+        return measured(
+            *(self.planner, params, problem, schedule, device, time.perf_counter()),
+            estimate=self.estimate,
+            recomputes=self.recomputes,
+            placement=self.placement,
+        )
+
+
 def without_link(device: Device, moved: int, copies: int = 0) -> bool:
     """Whether the device has no link, or one so slow that this many bytes and copies take forever."""
     slowest = min(device.d2h, device.h2d)
@@ -167,25 +197,19 @@ def check_memory(
 ) -> None:
     """Refuse a memory below the planner's minimum, or, without a link, below the plain peak: InfeasibleError."""
     device, peak = call.device, peak_of(call.graph)
-    needed = peak
-    no_link = without_link(device, needed, copies)
-    if device.memory < needed:
-        if not no_link:
-            needed = min_memory()
-        elif recomputing is not None:
-            needed = recomputing()
-    if device.memory < needed:
-        reason = (
-            "without a link (beta is 0, missing or next to nothing) everything must stay"
-            if no_link and recomputing is None
-            else "some stage does not fit"
-        )
-        error = call.no_plan(needed, reason)
-        travels = not no_link and needed < peak and (recomputing is None or needed < recomputing())
-        if travels and device.host_memory is not None:
-            more = f", and more where what must leave exceeds host_memory = {exact_bytes(device.host_memory)}"
-            raise InfeasibleError(f"{error}{more}", needed)
-        raise error
+    if device.memory >= peak:
+        return
+    linked, alone = not without_link(device, peak, copies), peak if recomputing is None else recomputing()
+    needed = min_memory() if linked else alone
+    if device.memory >= needed:
+        return
+    stays = not linked and recomputing is None
+    reason = "without a link (beta is 0, missing or next to nothing) everything must stay"
+    error = call.no_plan(needed, reason if stays else "some stage does not fit")
+    if linked and needed < min(peak, alone) and device.host_memory is not None:
+        more = f", and more where what must leave exceeds host_memory = {exact_bytes(device.host_memory)}"
+        raise InfeasibleError(f"{error}{more}", needed)
+    raise error
 
 
 def over_at(started: float, time_limit: float | None) -> float:

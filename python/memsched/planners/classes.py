@@ -11,7 +11,7 @@ import numpy as np
 from memsched import _core
 from memsched._core import Device, Graph, Schedule
 from memsched.errors import InfeasibleError
-from memsched.planners.call import Call, begin, over_at, seconds_left, without_link
+from memsched.planners.call import Call, over_at, seconds_left, without_link
 from memsched.problems.problem import Problem, graph_of
 from memsched.result import Result
 from memsched.support import checks, quantities
@@ -38,7 +38,7 @@ class ClassCall(Call):
         kept = np.zeros(len(_core.feature_maps(self.graph)), np.uint8)
         limit, planner = self.workspace_limit, {"name": self.entry.name}
         schedule = _core.class_schedule(self.graph, self.device, limit, kept, planner=planner)
-        assert schedule is not None  # `begin_classes` has checked its peak
+        assert schedule is not None  # `of_classes` has checked its peak
         return schedule
 
     def result(self, params: dict[str, Any], schedule: Schedule, **known: Any) -> Result:
@@ -70,38 +70,32 @@ def need_of_keeping_all(graph: Graph, workspace_limit: int) -> int:
     return _core.least_budget(graph, workspace_limit, 0 * all_swap(graph))
 
 
-def begin_classes(
-    plan: Callable[..., Result],
-    problem: Problem,
-    M: Quantity | None,
-    beta: Quantity | None,
-    device: Device | None,
-    workspace_limit: object,
-    *,
-    need: Need = need_of_swapping_all,
-    mixes: bool = False,
+def cannot_travel(graph: Graph, device: Device, *, mixes: bool = False) -> str:
+    """Why the feature maps cannot all be offloaded; "" if they can. `mixes`: a mixture of classes may be tried."""
+    moved = int(np.asarray(_core.tensor_bytes(graph))[_core.feature_maps(graph)].sum())
+    if without_link(device, moved, _core.tensor_count(graph)):
+        end = "no mixture tried fits" if mixes else "everything must stay"
+        return f"without a link (beta is 0, missing or next to nothing) {end}"
+    if device.host_memory is None or device.host_memory >= moved:
+        return ""
+    end = "and no mixture tried fits" if mixes else "so all must stay"
+    return f"the host takes {exact_bytes(device.host_memory)}, not the {exact_bytes(moved)} of all feature maps, {end}"
+
+
+def of_classes(
+    call: Call, workspace_limit: object = FIRST, *, need: Need = need_of_swapping_all, mixes: bool = False
 ) -> ClassCall:
-    """Check a call of a planner of graphs, and that it can succeed: InfeasibleError if M is below what is needed.
+    """The call of a planner of graphs, if it can succeed: InfeasibleError if M is below what is needed.
 
     `need` is the planner's minimum if feature maps can be offloaded. Without a link, or with a host too small for all
-    of them, the minimum is what keeps all of them, unless the planner `mixes` classes: then it may try with less. A
-    planner without a workspace_limit passes FIRST.
+    of them, the minimum is what keeps all of them, unless the planner `mixes` classes: then it may try with less.
     """
     limit = -1 if workspace_limit is FIRST else quantities.size("workspace_limit", workspace_limit)
-    call = begin(plan, problem, M, beta, device)
-    graph, device = call.graph, call.device
-    moved = int(np.asarray(_core.tensor_bytes(graph))[_core.feature_maps(graph)].sum())
-    reason = ""
-    if without_link(device, moved, _core.tensor_count(graph)):
-        reason = "without a link (beta is 0, missing or next to nothing) "
-        reason += "no mixture tried fits" if mixes else "everything must stay"
-    elif device.host_memory is not None and device.host_memory < moved:
-        reason = f"the host takes {exact_bytes(device.host_memory)}, not the {exact_bytes(moved)} of all feature maps, "
-        reason += "and no mixture tried fits" if mixes else "so all must stay"
-    needed = (need_of_keeping_all if reason else need)(graph, limit)
-    stays = bool(reason) and device.memory >= needed
-    if device.memory < needed and not (reason and mixes):
+    reason, memory = cannot_travel(call.graph, call.device, mixes=mixes), call.device.memory
+    needed = (need_of_keeping_all if reason else need)(call.graph, limit)
+    if memory < needed and not (reason and mixes):
         raise call.no_plan(needed, reason or "some op does not fit")
+    stays = bool(reason) and memory >= needed
     return ClassCall(**call.facts | {"workspace_limit": limit}, cannot=reason, stays=stays)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -12,7 +12,7 @@ from memsched import _core
 from memsched._core import Graph
 from memsched.errors import LimitError
 from memsched.planners.call import by_bisection
-from memsched.problems.family import GraphFamily, count_rounds
+from memsched.problems.family import GraphFamily
 from memsched.support.memo import once_per_object
 
 Rounds = list[tuple[int, int]]  # (batch, times), the larger batch first
@@ -53,63 +53,49 @@ def _check_time(family: GraphFamily) -> None:
         raise LimitError(f"time ran out before '{family.name}' had a batch that fits; raise time_limit")
 
 
-def _need_at(family: GraphFamily, batch: int) -> int:
+def split_counts(family: GraphFamily) -> Sequence[int]:
+    """How many rounds the splits have that eq. (3) chooses from, the most first.
+
+    A family that knows some batches only has the fewest balanced rounds up to each of them, where they exist.
+    """
+    if family.batches is None:
+        return range(family.batch, 0, -1)
+    known = set(family.batches)
+    counts = sorted({-(-family.batch // most) for most in known}, reverse=True)
+    return [count for count in counts if known.issuperset(size for size, _ in balanced(family.batch, count))]
+
+
+def split(family: GraphFamily, number: int) -> Rounds:
+    """One of the splits, by number."""
+    return balanced(family.batch, split_counts(family)[number])
+
+
+def need_of_split(family: GraphFamily, number: int) -> int:
+    """The memory from which on eq. (3) takes a split: inputs and every op with its fastest algorithm fit."""
+    if number == 0:
+        return 0
     _check_time(family)
-    return _need(family.at(batch))
+    return _need(family.at(split(family, number)[0][0]))
 
 
-def fitting_batch(family: GraphFamily, memory: int) -> int:
-    """The largest batch at which the inputs and every op with its fastest algorithm fit; 1 if there is none.
+def split_for(family: GraphFamily, memory: int) -> int:
+    """The number of the split that eq. (3) takes: of those that fit, the one with the fewest rounds.
 
     Eq. (3) assumes that needs grow in proportion to the batch. For bisection it is enough that they grow.
     """
-    if _need_at(family, family.batch) <= memory:
-        return family.batch
-    found = by_bisection(lambda batch: _need_at(family, batch) > memory, 1, family.batch)
-    _check_time(family)  # else it may be a batch that was not tried
-    return max(1, found - 1)
+    last = len(split_counts(family)) - 1
+    if need_of_split(family, last) <= memory:
+        return last
+    found = by_bisection(lambda number: need_of_split(family, number) > memory, 0, last)
+    _check_time(family)  # else it may be one that was not tried
+    return found - 1
 
 
-def _splits(family: GraphFamily) -> list[Rounds]:
-    """Of a family that knows some batches only, the fewest balanced rounds up to each of them, where they exist."""
-    known = set(family.batches or ())
-    counts = sorted({-(-family.batch // most) for most in known}, reverse=True)
-    found = [balanced(family.batch, count) for count in counts]
-    return [rounds for rounds in found if known.issuperset(size for size, _ in rounds)]
+def rounds_of(family: GraphFamily, memory: int) -> Rounds:
+    """The rounds that eq. (3) takes."""
+    return split(family, split_for(family, memory))
 
 
 def smallest(family: GraphFamily) -> Graph:
     """The graph at the smallest batch that the largest of some rounds may have."""
-    return family.at(1 if family.batches is None else _splits(family)[0][0][0])
-
-
-def rounds_of(family: GraphFamily, memory: int) -> Rounds:
-    """The fewest balanced rounds that the fitting batch allows, by eq. (3).
-
-    For a family with some batches only, as far as it has their graphs.
-    """
-    if family.batches is not None:
-        splits = _splits(family)
-        return ([rounds for rounds in splits if _need_at(family, rounds[0][0]) <= memory] or splits[:1])[-1]
-    return balanced(family.batch, -(-family.batch // fitting_batch(family, memory)))
-
-
-def choices(family: GraphFamily) -> int:
-    """How many splits `rounds_of` may choose from, counted from the smallest batch."""
-    return family.batch if family.batches is None else len(_splits(family))
-
-
-def choice(family: GraphFamily, number: int) -> tuple[Rounds, int]:
-    """One of these splits, and the memory from which on `rounds_of` takes it."""
-    if family.batches is not None:
-        rounds = _splits(family)[number]
-        return rounds, 0 if number == 0 else _need(family.at(rounds[0][0]))
-    rounds = balanced(family.batch, family.batch - number)
-    return rounds, 0 if number == 0 else _need_at(family, rounds[0][0])
-
-
-def number_of(family: GraphFamily, rounds: Rounds) -> int:
-    """The number of a split."""
-    if family.batches is not None:
-        return _splits(family).index(rounds)
-    return family.batch - count_rounds(rounds)
+    return family.at(split(family, 0)[0][0])

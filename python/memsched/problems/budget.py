@@ -23,7 +23,6 @@ from memsched.support.units import (
     format_bytes,
     parse_bytes,
     parse_share,
-    told_budget,
     unit_written,
     whole_bytes,
 )
@@ -116,23 +115,18 @@ def told_bytes(count: int, unit: str, problem: Problem, *, up: bool = False) -> 
 
 
 def told_memory(memory: int, unit: str, problem: Problem) -> str:
-    """A budget that is too small, in an error: as `told_bytes`; a percentage may have been meant."""
+    """A budget that is too small, in an error: as `told_bytes`; a percentage may have been meant.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> told_memory(40, "", ms.profiles.load("resnet18-224-b32"))
+    '40 B (did you mean "40%"?)'
+    """
     if unit == "%":
         return told_bytes(memory, unit, problem)
-    return told_budget(Bytes(memory, unit), least_memory(problem))
-
-
-def asked_memory(problem: Problem, memory: Quantity | None, device: Device | None = None) -> Bytes | None:
-    """M, or else the memory of the device, in bytes with the unit it was written in; None where there is none."""
-    if memory is None and device is not None and unit_written(device):
-        return Bytes(device.memory, unit_written(device))
-    if memory is None or isinstance(memory, Bytes):
-        return memory
-    if isinstance(memory, Chain | Graph | GraphFamily):
-        raise InvalidInputError(f"M is a {type(memory).__name__}; the problem is the first argument, and M the second")
-    if isinstance(memory, Device):
-        raise InvalidInputError(f"M is {shown(memory)}; write device= before it")
-    return memory_of(memory, problem, "M")
+    meant = memory <= 100 < least_memory(problem) / 1000
+    return exact_bytes(memory, unit) + (f' (did you mean "{memory}%"?)' if meant else "")
 
 
 def make_device(
@@ -141,12 +135,17 @@ def make_device(
     """The device of one call: from M and beta (here memory and bandwidth), or one of which they override the two.
 
     M is as in `parse_memory`; beta is in both directions, 0 means no link, inf a free one. Without a device, M must be
-    given. A link that takes hours for the problem is told by a warning, as its unit is missing; of a device only where
-    the user gave it, and not where one function of memsched hands it to the next.
+    given. The device knows the unit that its memory was written in. A link that takes hours for the problem is told by
+    a warning, as its unit is missing; of a device only where the user gave it, and not where one function of memsched
+    hands it to the next.
     """
     changes: dict[str, Any] = {}
+    if isinstance(memory, Chain | Graph | GraphFamily):
+        raise InvalidInputError(f"M is a {type(memory).__name__}; the problem is the first argument, and M the second")
+    if isinstance(memory, Device):
+        raise InvalidInputError(f"M is {shown(memory)}; write device= before it")
     if memory is not None:
-        changes["memory"] = asked_memory(problem, memory)
+        changes["memory"] = memory_of(memory, problem, "M")
     if bandwidth is not None:
         if isinstance(bandwidth, Device):
             raise InvalidInputError(f"beta is {shown(bandwidth)}; write device= before it")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from memsched import _core
@@ -126,13 +126,6 @@ class GraphFamily(Saved):
             insort(self._made, batch)
         return self._graphs[batch]
 
-    def _has(self, batch: int) -> bool:
-        try:
-            self.at(batch)
-        except InvalidInputError:
-            return False
-        return True
-
     def _check(self, batch: int, made: Graph) -> None:
         if not isinstance(made, Graph) or made.batch != batch:
             found = f"a graph of batch {made.batch}" if isinstance(made, Graph) else repr(made)
@@ -184,7 +177,9 @@ class GraphFamily(Saved):
         """The form `memsched-family/1`: the graphs at the full batch, at 1 if it exists, and at the given batches."""
         if not checks.is_list(batches):
             raise InvalidInputError(f"batches is {shown(batches)}; it must be a list of batch sizes")
-        known = {self.at(batch).batch for batch in chain([self.batch], [1] if self._has(1) else [], batches)}
+        known = {self.at(batch).batch for batch in (self.batch, *batches)}
+        with suppress(InvalidInputError):
+            known.add(self.at(1).batch)
         graphs = [self.at(batch).to_json() for batch in sorted(known, reverse=True)]
         return {"format": _FORMAT, "name": self.name, "batch": self.batch, "graphs": graphs}
 

@@ -44,14 +44,9 @@ class FluidInstance:
         )
 
     @property
-    def min_capacity(self) -> int:
-        """Least M less resident for which any offload set is feasible."""
-        return int(self.exact().min_capacity)
-
-    @property
     def feasible(self) -> bool:
         """Whether any offload set fits; without a link, whether everything does."""
-        return self.capacity >= (self.peak if self.bandwidth == 0 else self.min_capacity)
+        return self.capacity >= (self.peak if self.bandwidth == 0 else self.exact().min_capacity)
 
     @property
     def bounds_plans(self) -> bool:

@@ -17,7 +17,7 @@ from memsched.support import checks, quantities
 from memsched.support.arguments import public
 from memsched.support.documents import Document, fields, read_chain, read_graph
 from memsched.support.memo import once_per_object
-from memsched.support.units import counted, exact_bytes, parse_bandwidth
+from memsched.support.units import Bytes, counted, exact_bytes, parse_bandwidth, unit_written
 
 Problem: TypeAlias = Chain | Graph | GraphFamily
 ChunkLike: TypeAlias = int | str | None
@@ -174,8 +174,9 @@ def fields_of(device: Device) -> dict[str, Any]:
 
 
 def altered(device: Device, **changes: Any) -> Device:
-    """The device with other values of some fields."""
-    return Device(**(fields_of(device) | changes))
+    """The device with other values of some fields; its memory keeps the unit that it was written in."""
+    memory = Bytes(device.memory, unit_written(device))
+    return Device(**(fields_of(device) | {"memory": memory} | changes))
 
 
 def check_kinds(problem: object, schedule: object, device: object) -> None:
@@ -220,18 +221,14 @@ def simulate(problem: Problem, schedule: Schedule, device: Device) -> Timeline:
     """
     check_kinds(problem, schedule, device)
     try:
-        return _simulated(problem, schedule, device)
+        if isinstance(problem, GraphFamily):
+            adds_up = sum(batch * times for batch, times in schedule.rounds) == problem.batch
+            graphs = {batch: problem.at(batch) for batch, _ in schedule.rounds if adds_up}
+            return _core.simulate_rounds(graphs, problem.batch, schedule, device)
+        graph = graph_of(problem, schedule.chunk if isinstance(problem, Chain) else None)
+        return _core.simulate_graph(graph, schedule, device)
     except ScheduleError as error:
         raise ScheduleError(_explained(str(error), problem, schedule), error.step) from None
-
-
-def _simulated(problem: Problem, schedule: Schedule, device: Device) -> Timeline:
-    if isinstance(problem, GraphFamily):
-        adds_up = sum(batch * times for batch, times in schedule.rounds) == problem.batch
-        graphs = {batch: problem.at(batch) for batch, _ in schedule.rounds if adds_up}
-        return _core.simulate_rounds(graphs, problem.batch, schedule, device)
-    graph = graph_of(problem, schedule.chunk if isinstance(problem, Chain) else None)
-    return _core.simulate_graph(graph, schedule, device)
 
 
 def _explained(text: str, problem: Problem, schedule: Schedule) -> str:

@@ -86,8 +86,9 @@ def _read_name(cell: str) -> str | None:
 
 
 def _csv_rows(text: str, where: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """The first line, and the others that are not blank with their numbers; the line's cells tell the separator."""
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(text), strict=True)
+    """The first line, and the others that are not blank with their numbers."""
+    first = text.lstrip("\r\n").partition("\n")[0]  # no name of a column has a separator
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(_SEPARATORS, key=first.count), strict=True)
     try:
         rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
     except csv.Error as error:
@@ -95,9 +96,3 @@ def _csv_rows(text: str, where: str) -> tuple[list[str], list[tuple[int, list[st
     if not rows:
         raise InvalidInputError(f"{where} is empty; its first line must name the columns, {', '.join(REQUIRED)}, ...")
     return [cell.strip() for cell in rows[0][1]], rows[1:]
-
-
-def _separator(text: str) -> str:
-    """The one that stands most often in the first line with text; no name of a column has any."""
-    first = text.lstrip("\r\n").partition("\n")[0]
-    return max(_SEPARATORS, key=first.count)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Hashable, Mapping
 from typing import Any, TypeAlias
 
 from memsched._core import Graph
 from memsched.errors import InvalidInputError, shown
-from memsched.readers.values import listed
+from memsched.readers import listed
 from memsched.support import checks, quantities
+from memsched.support.interrupt import optional
 
 _NEEDED = ("time", "size")
 _KNOWN = (*_NEEDED, "workspace", "phase", "kind", "layer", "once", "role")
@@ -76,22 +76,24 @@ def graph_from_networkx(
     >>> ms.peak_memory(ms.Graph.from_networkx(step))  # doctest: +SKIP
     12582912
     """
-    nodes, before, after = _parts(digraph)
+    networkx = optional("networkx", _no_digraph(digraph))
+    nodes, before = _parts(networkx, digraph)
     own = _own(digraph)
     names = _names(nodes)
     _check_attributes(nodes, before)
-    order = _order(list(nodes), before, after, names)
     phases: dict[Node, str] = {}
     tensors, ops = [], []
-    for node in order:
+    for node in _order(networkx, digraph, names):
         attributes, title = nodes[node], names[node]
         source = "role" in attributes
         size = quantities.size(f"size of node '{title}'", attributes["size"])
         if not source:
-            phases[node] = _phase(attributes, title, any(phases.get(one) == "bwd" for one in before[node]))
+            late = any(phases.get(one) == "bwd" for one in before[node])
+            given = attributes.get("phase", "bwd" if late else "fwd")
+            phases[node] = checks.choice(f"phase of node '{title}'", given, ("fwd", "bwd"))
             op = _op(attributes, title, phases[node])
             op["reads"] = [names[one] for one in before[node]]
-            op["writes"] = [title] if size or after[node] else []
+            op["writes"] = [title] if size or digraph.out_degree(node) else []
             ops.append(op)
         if source or op["writes"]:
             role = attributes["role"] if source else {"fwd": "activation", "bwd": "gradient"}[phases[node]]
@@ -106,17 +108,19 @@ def graph_from_networkx(
     )
 
 
-def _parts(digraph: Any) -> tuple[dict[Node, Attributes], dict[Node, list[Node]], dict[Node, list[Node]]]:
-    """The nodes with their attributes, and of each those before and behind it."""
-    needed = ("is_directed", "is_multigraph", "nodes", "edges", "graph")
-    if isinstance(digraph, type) or not all(hasattr(digraph, key) for key in needed):
-        raise InvalidInputError(f"digraph is {shown(digraph)}; it must be a networkx.DiGraph")
+def _no_digraph(value: Any) -> InvalidInputError:
+    return InvalidInputError(f"digraph is {shown(value)}; it must be a networkx.DiGraph")
+
+
+def _parts(networkx: Any, digraph: Any) -> tuple[dict[Node, Attributes], dict[Node, list[Node]]]:
+    """The nodes with their attributes, and of each those whose tensors it reads."""
+    if not isinstance(digraph, networkx.Graph):
+        raise _no_digraph(digraph)
     if not digraph.is_directed() or digraph.is_multigraph():
         kind = "has several edges between two nodes" if digraph.is_multigraph() else "is undirected"
         raise InvalidInputError(f"digraph is a {type(digraph).__name__}, which {kind}; give a networkx.DiGraph")
     nodes: dict[Node, Attributes] = dict(digraph.nodes(data=True))
     before: dict[Node, list[Node]] = {node: [] for node in nodes}
-    after: dict[Node, list[Node]] = {node: [] for node in nodes}
     for one, other, attributes in digraph.edges(data=True):
         unknown = [key for key in attributes if key not in _OF_EDGES]
         if unknown:
@@ -125,8 +129,7 @@ def _parts(digraph: Any) -> tuple[dict[Node, Attributes], dict[Node, list[Node]]
                 "of a tensor belongs to the node that writes it"
             )
         before[other].append(one)
-        after[one].append(other)
-    return nodes, before, after
+    return nodes, before
 
 
 def _own(digraph: Any) -> dict[str, Any]:
@@ -179,47 +182,17 @@ def _of_nodes(what: str, found: Mapping[str, list[Node]]) -> str:
     return "; ".join(f"the attribute '{key}' {what} of {listed(nodes, _SHOWN)}" for key, nodes in found.items())
 
 
-def _order(
-    nodes: list[Node], before: Mapping[Node, list[Node]], after: Mapping[Node, list[Node]], names: Mapping[Node, str]
-) -> list[Node]:
+def _order(networkx: Any, digraph: Any, names: Mapping[Node, str]) -> list[Node]:
     """The topological order that is closest to the given one: of all that can come next, the first one does."""
-    place = {node: k for k, node in enumerate(nodes)}
-    waits = {node: len(before[node]) for node in nodes}
-    ready = [k for k, node in enumerate(nodes) if not waits[node]]
-    order = []
-    while ready:
-        node = nodes[heapq.heappop(ready)]
-        order.append(node)
-        for other in after[node]:
-            waits[other] -= 1
-            if not waits[other]:
-                heapq.heappush(ready, place[other])
-    if len(order) < len(nodes):
-        cycle = _cycle(before, waits)
-        start = min(range(len(cycle)), key=lambda k: place[cycle[k]])
-        found = [f"'{names[node]}'" for node in (*cycle[start:], *cycle[:start])]
-        more = ["..."] if len(cycle) > _SHOWN else []
-        path = " -> ".join([*found[:_SHOWN], *more, found[0]])
-        raise InvalidInputError(
-            f"digraph has a cycle: {path} ({len(cycle)} nodes); the graph of a training step has none"
-        )
-    return order
-
-
-def _cycle(before: Mapping[Node, list[Node]], waits: Mapping[Node, int]) -> list[Node]:
-    """The nodes of one cycle, in the direction of its edges. Each node that still waits does so for another one."""
-    node = next(one for one, count in waits.items() if count)
-    seen: dict[Node, int] = {}
-    while node not in seen:
-        seen[node] = len(seen)
-        node = next(one for one in before[node] if waits[one])
-    return list(seen)[seen[node] :][::-1]
-
-
-def _phase(attributes: Attributes, title: str, late: bool) -> str:
-    if "phase" in attributes:
-        return checks.choice(f"phase of node '{title}'", attributes["phase"], ("fwd", "bwd"))
-    return "bwd" if late else "fwd"
+    place = {node: k for k, node in enumerate(names)}
+    try:
+        return list(networkx.lexicographical_topological_sort(digraph, key=place.__getitem__))
+    except networkx.NetworkXUnfeasible:
+        cycle = [node for node, *_ in networkx.find_cycle(digraph)]
+    start = min(range(len(cycle)), key=lambda k: place[cycle[k]])
+    found = [f"'{names[node]}'" for node in (*cycle[start:], *cycle[:start])]
+    path = " -> ".join([*found[:_SHOWN], *(["..."] if len(cycle) > _SHOWN else []), found[0]])
+    raise InvalidInputError(f"digraph has a cycle: {path} ({len(cycle)} nodes); the graph of a training step has none")
 
 
 def _op(attributes: Attributes, title: str, phase: str) -> dict[str, Any]:

@@ -105,9 +105,6 @@ class _Machine:
         self.at += count
         return part
 
-    def skip(self, count: int) -> None:
-        self.take(count)
-
     def number(self, count: int) -> int:
         return int.from_bytes(self.take(count), "little")
 
@@ -180,7 +177,7 @@ class _Machine:
         target.update(zip(keys, values[1::2], strict=True))
 
 
-_Step = Callable[[_Machine], None]
+_Step = Callable[[_Machine], object]
 
 
 def _push(value: object) -> _Step:
@@ -189,8 +186,8 @@ def _push(value: object) -> _Step:
 
 _M = _Machine
 _STEPS: dict[int, _Step] = {
-    0x80: lambda m: m.skip(1),  # the protocol
-    0x95: lambda m: m.skip(8),  # how long a part of the file is
+    0x80: lambda m: m.take(1),  # the protocol
+    0x95: lambda m: m.take(8),  # how long a part of the file is
     ord("("): _M.mark,
     ord("}"): lambda m: m.made({}),
     ord("]"): lambda m: m.made([]),

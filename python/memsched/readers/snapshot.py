@@ -134,22 +134,13 @@ def _device(traces: list[Any], device: int | None, where: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
-    """What the name of a file tells, and what is shown of it."""
+class _Call:
+    """A frame: what the name of its file tells, and the texts that it is shown as."""
 
     python: bool
     library: bool
     name: str  # without folders
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A frame, and the texts that it is shown as."""
-
-    file: _File
-    name: str
-    text: str  # with folders
+    text: str
 
 
 class _Replay:
@@ -165,7 +156,7 @@ class _Replay:
         self.completes = False  # whether any free is told to be complete
         self.origins: dict[int, Origin] = {}  # by the identity of a list of frames
         self.calls: dict[int, _Call | None] = {}  # by the identity of a frame
-        self.files: dict[int, _File] = {}  # by the identity of a name: a long one may stand in many frames
+        self.files: dict[int, tuple[bool, bool, str]] = {}  # by the identity of a name, which may be long, and in many
         self.seen: set[int] = set()  # identities of lists of blocks
 
     def read(self, event: Any, k: int) -> int | None:
@@ -275,8 +266,8 @@ class _Replay:
         if key not in self.origins:
             calls = [self.call(frame) for frame in (frames if isinstance(frames, list | tuple) else ())]
             known = [call for call in calls if call is not None]
-            python = [call for call in known if call.file.python]
-            named = next((call for call in python if not call.file.library), python[0] if python else None)
+            python = [call for call in known if call.python]
+            named = next((call for call in python if not call.library), python[0] if python else None)
             chosen = python or known
             stack = [call.text for call in chosen[:_DEEPEST]]
             more = ["…"] if len(chosen) > _DEEPEST else []
@@ -292,15 +283,19 @@ class _Replay:
         return self.calls[key]
 
     def called(self, frame: Record, filename: str) -> _Call:
-        file = self.files.get(id(filename))
-        if file is None:
-            file = self.files[id(filename)] = _file(filename)
+        if id(filename) not in self.files:
+            path = filename if len(filename) <= _FILE else f"…{filename[1 - _FILE :]}"  # of a long one the end is shown
+            told = (_PYTHON.search(filename) is not None, _LIBRARY.search(filename) is not None, path)
+            self.files[id(filename)] = told
+        python, library, path = self.files[id(filename)]
         line, function = frame.get("line"), frame.get("name")
         rest = f":{line}" if isinstance(line, int) else ""
         if isinstance(function, str):
             rest += f" {function}" if len(function) <= _FUNCTION else f" {function[: _FUNCTION - 1]}…"
-        name, text = (part.encode("utf-8", "replace").decode() for part in (file.name + rest, file.path + rest))
-        return _Call(file, name, text)
+        name, text = (
+            (part + rest).encode("utf-8", "replace").decode() for part in (re.split(r"[/\\]", path)[-1], path)
+        )
+        return _Call(python, library, name, text)
 
 
 class _Sorted:
@@ -337,17 +332,6 @@ class _Sorted:
         lower = self.parts[k][at - 1 : at] if at else self.parts[k - 1][-1:] if k else []
         higher = self.parts[k][at : at + 1] or (self.parts[k + 1][:1] if k + 1 < len(self.parts) else [])
         return next(iter(lower), None), next(iter(higher), None)
-
-
-def _file(filename: str) -> _File:
-    """What the name of a file tells; of a long one the end is shown."""
-    path = filename if len(filename) <= _FILE else f"…{filename[1 - _FILE :]}"
-    return _File(
-        python=_PYTHON.search(filename) is not None,
-        library=_LIBRARY.search(filename) is not None,
-        name=re.split(r"[/\\]", path)[-1],
-        path=path,
-    )
 
 
 def _whole(record: Record, key: str, what: str) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from memsched._core import Chain
 from memsched.errors import InvalidInputError, shown
-from memsched.readers.values import is_empty, listed
+from memsched.readers import listed
 from memsched.support import checks, quantities
 from memsched.support.arguments import meant
 from memsched.support.documents import Document
@@ -163,6 +163,15 @@ def chain_of(
         )
     except InvalidInputError as error:
         raise InvalidInputError(f"{what}: {error}") from error
+
+
+def is_empty(value: object) -> bool:
+    """Whether a cell is empty: None, NaN, the marks of pandas for what is missing, or a blank text."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    if isinstance(value, str):
+        return not value.strip()
+    return checks.is_number(value) and value != value
 
 
 def _numbers(key: str, columns: Columns, where: Where) -> list[Any]:

@@ -197,8 +197,12 @@ def _without_waits(result: Result, columns: Columns, room: int, time_limit: floa
     seconds = min(2.0, math.inf if time_limit is None else time_limit / 5)
     if seconds < _SECONDS_PER_BUFFER * len(columns.start):
         return None
+    # Each buffer is held until the last step that begins before its bytes have been returned.
+    begins, ends, last = result.timeline.start, result.timeline.end, np.array(columns.end, dtype=np.int64)
+    first = np.minimum.accumulate(begins[::-1])[::-1]  # the earliest begin of this step and all later ones
+    longer = columns._replace(end=np.maximum(last, np.searchsorted(first, ends[last - 1])).tolist())
     try:
-        offsets, height, _ = place_columns(_held_until_returned(result, columns), room, time_limit=seconds)
+        offsets, height, _ = place_columns(longer, room, time_limit=seconds)
     except InfeasibleError:
         return None
     return offsets, height, _core.load(columns.start, columns.end, columns.size)
@@ -222,14 +226,6 @@ def _too_high(result: Result, needed: int, budget: int) -> InfeasibleError:
         f"{exact_bytes(budget)}; plan for less memory, or allow the addresses more",
         needed,
     )
-
-
-def _held_until_returned(result: Result, columns: Columns) -> Columns:
-    """The buffers, each held until the last step that begins before its bytes have been returned."""
-    begins, ends = result.timeline.start, result.timeline.end
-    first = np.minimum.accumulate(begins[::-1])[::-1]  # the earliest begin of this step and all later ones
-    last = np.array(columns.end, dtype=np.int64)
-    return columns._replace(end=np.maximum(last, np.searchsorted(first, ends[last - 1])).tolist())
 
 
 def _buffers_of_plan(result: Result, graph: Graph, alignment: int = 1) -> list[Buffer]:

@@ -12,23 +12,23 @@ from typing import Any, cast
 
 from memsched._core import Chain, Device
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
+from memsched.planners.call import Draft
 from memsched.planners.entry import Planner, options_of, takes
 from memsched.planners.registry import PLANNERS, check_planner, planner_named, planners_of
 from memsched.planners.remat.pebbles import pebbles, suits
 from memsched.planners.rounds import tried_until
 from memsched.problems.bounds import bound_of, certified, graph_bound
-from memsched.problems.budget import asked_memory, make_device, told_bytes, told_memory
+from memsched.problems.budget import make_device, told_bytes, told_memory
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import ChunkLike, Problem, fields_of, graph_of, least_memory
 from memsched.result import Result
-from memsched.study.carry import Draft
 from memsched.study.comparison import Comparison
 from memsched.study.ladder import below, size_of
 from memsched.support import checks, quantities
 from memsched.support.docstrings import documented
 from memsched.support.memo import once_per_object
 from memsched.support.types import Quantity
-from memsched.support.units import Bytes, format_percent, format_seconds, unit_written
+from memsched.support.units import format_percent, format_seconds, unit_written
 
 MOVES = 300_000  # limit on the moves of auto's searches around plans of a chain, times stages; about 0.1 s
 MOST_MOVES = 8192  # the same, of long ..
@@ -84,8 +84,7 @@ def compare(
     >>> list(ms.compare(chain, M=20, beta=8, planners=["greedy", "vdnn"]))
     ['greedy', 'vdnn']
     """
-    asked = asked_memory(problem, M, device)
-    device, chunk = make_device(problem, asked, beta, device), quantities.chunk(chunk)
+    device, chunk = make_device(problem, M, beta, device), quantities.chunk(chunk)
     time_limit = quantities.time_limit(time_limit)
     graph_of(problem, chunk)  # refuses what no planner accepts, so that any later error belongs to one planner
     checks.progress(progress)
@@ -94,7 +93,7 @@ def compare(
     found = Comparison()
     for name, entry in entries.items():
         options = {"chunk": chunk, "time_limit": time_limit, **_told(progress, name, found)}
-        found[name] = _outcome(entry, problem, device, options, asked)
+        found[name] = _outcome(entry, problem, device, options)
     refused = [outcome for outcome in found.values() if isinstance(outcome, InvalidInputError)]
     if refused and len(refused) == len(found):
         raise refused[0]
@@ -163,8 +162,7 @@ def plan(
     """
     check_planner(planner)
     began = time.perf_counter()
-    asked = asked_memory(problem, M, device)
-    device, chunk = make_device(problem, asked, beta, device), quantities.chunk(chunk)
+    device, chunk = make_device(problem, M, beta, device), quantities.chunk(chunk)
     time_limit = quantities.time_limit(time_limit)
     options: dict[str, object] = {"chunk": chunk, "time_limit": time_limit}
     graph_of(problem, chunk)  # refuses what no planner accepts, so that any later error belongs to one planner
@@ -172,8 +170,8 @@ def plan(
     if planner == "auto":
         given = {name: value for name, value in options.items() if value is not None}
         with tried_until(began + time_limit) if time_limit else nullcontext():
-            return _bounded(_best_of_ladder(problem, device, given, progress, asked), began)
-    found = _outcome(PLANNERS[planner], problem, device, options | _told(progress, planner, {}), asked)
+            return _bounded(_best_of_ladder(problem, device, given, progress), began)
+    found = _outcome(PLANNERS[planner], problem, device, options | _told(progress, planner, {}))
     if isinstance(found, MemschedError):
         raise found
     return found
@@ -186,25 +184,23 @@ def nearest(found: Mapping[str, Result | MemschedError]) -> MemschedError:
     return min(infeasible, key=lambda error: error.min_memory, default=None) or next(errors)
 
 
-def _best_of_ladder(
-    problem: Problem, device: Device, given: dict[str, object], progress: Say, asked: Bytes | None
-) -> Result:
-    """The fastest plan of any planner for the device or a rung below it; `asked` is its memory as written."""
+def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object], progress: Say) -> Result:
+    """The fastest plan of any planner for the device or a rung below it."""
     names, began = planners_of(problem), time.perf_counter()
     fixed = _search_limits(problem) | {name: value for name, value in given.items() if name != "time_limit"}
     seconds, short = quantities.time_limit(given.get("time_limit")), size_of(problem) <= SHORT
     if seconds:
-        found = _run_in_turn(problem, device, fixed, began + (seconds / 2 if short else seconds), progress, asked)
+        found = _run_in_turn(problem, device, fixed, began + (seconds / 2 if short else seconds), progress)
     else:
         found = {}
         for name in names:
             own = _auto(name, fixed | given) | _told(progress, name, found)
-            found[name] = _outcome(PLANNERS[name], problem, device, own, asked)
+            found[name] = _outcome(PLANNERS[name], problem, device, own)
     if all(isinstance(one, InvalidInputError) for one in found.values()):
-        raise _none_found(problem, device, found, unit_written(asked))
+        raise _none_found(problem, device, found)
     plans = [one for one in map(found.get, names) if isinstance(one, Result)]
     until = None if seconds is None or (short and seconds == 0) else began + seconds
-    plans += _pebbles(problem, device, found, _left(until) if seconds else {}, asked)
+    plans += _pebbles(problem, device, found, _left(until) if seconds else {})
     for rung in below(problem, device, partial(_least_makespan, plans), cast("ChunkLike", given.get("chunk"))):
         if until is not None and time.perf_counter() >= until:
             break
@@ -222,11 +218,11 @@ def _best_of_ladder(
             _carry(_draft(problem, "pebbles", rung, _left(until)), problem, device, plans)
     if plans:
         return min(plans, key=_makespan)
-    raise _none_found(problem, device, found, unit_written(asked))
+    raise _none_found(problem, device, found)
 
 
 def _run_in_turn(
-    problem: Problem, device: Device, options: dict[str, object], until: float, progress: Say, asked: Bytes | None
+    problem: Problem, device: Device, options: dict[str, object], until: float, progress: Say
 ) -> dict[str, Result | MemschedError]:
     """The outcome of each planner, where all are to finish when time.perf_counter() reaches `until`.
 
@@ -247,7 +243,7 @@ def _run_in_turn(
             break
         share = {"time_limit": max(LEAST_SHARE, left / (2 if at == 0 and name == BEST else len(names) - at))}
         own = _auto(name, options | share) | _told(progress, name, found)
-        found[name] = one = _outcome(PLANNERS[name], problem, device, own, asked)
+        found[name] = one = _outcome(PLANNERS[name], problem, device, own)
         if isinstance(one, Result):
             plans = one.params["evaluations"] if name == BEST else 1
             quickest = min(quickest, one.runtime / plans)
@@ -286,26 +282,20 @@ _kept_draft = once_per_object(_drafted)
 
 
 def _pebbles(
-    problem: Problem,
-    device: Device,
-    found: dict[str, Result | MemschedError],
-    limit: dict[str, Any],
-    asked: Bytes | None = None,
+    problem: Problem, device: Device, found: dict[str, Result | MemschedError], limit: dict[str, Any]
 ) -> list[Result]:
     """The outcome of the search of all plans: of small graphs, or where no planner of chains or families has a plan."""
     rare = isinstance(problem, Chain | GraphFamily) and any(isinstance(one, Result) for one in found.values())
     if rare or not suits(problem) or graph_of(problem).persistent:
         return []
     try:
-        return [pebbles(problem, asked, device=device, **limit)]
+        return [pebbles(problem, device=device, **limit)]
     except MemschedError as error:
         found["pebbles"] = error
         return []
 
 
-def _none_found(
-    problem: Problem, device: Device, found: Mapping[str, Result | MemschedError], unit: str
-) -> MemschedError:
+def _none_found(problem: Problem, device: Device, found: Mapping[str, Result | MemschedError]) -> MemschedError:
     """What to raise if no planner has a plan. Only pebbles, or the need of one op, proves that there is none."""
     infeasible = {name: one for name, one in found.items() if isinstance(one, InfeasibleError)}
     if not infeasible:
@@ -313,7 +303,8 @@ def _none_found(
     proof = infeasible.pop("pebbles", None)
     nearest = min(infeasible.values(), key=lambda one: one.min_memory, default=proof)
     assert nearest is not None
-    least, budget = least_memory(problem), told_memory(device.memory, unit, problem)
+    least, unit = least_memory(problem), unit_written(device)
+    budget = told_memory(device.memory, unit, problem)
     needs = told_bytes(least, unit, problem, up=True)
     if device.memory < nearest.min_memory == least:
         said = f"no plan fits '{problem.name}' into {budget}: one op alone needs at least {needs}"
@@ -382,12 +373,10 @@ class _SaidError(Exception):
     """What the caller's `progress` raised while a planner ran."""
 
 
-def _outcome(
-    entry: Planner, problem: Problem, device: Device, options: dict[str, object], asked: Bytes | None = None
-) -> Result | MemschedError:
+def _outcome(entry: Planner, problem: Problem, device: Device, options: dict[str, object]) -> Result | MemschedError:
     """The planner's result, or the error that it raised."""
     try:
-        return entry.plan(problem, asked, device=device, **takes(entry.plan, options))
+        return entry.plan(problem, device=device, **takes(entry.plan, options))
     except MemschedError as error:
         return error
     except _SaidError as raised:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +13,13 @@ import numpy.typing as npt
 from memsched import _core
 from memsched._core import Chain, Device
 from memsched.errors import InfeasibleError, InvalidInputError, LimitError, shown
+from memsched.planners.call import Draft
 from memsched.planners.entry import takes
 from memsched.planners.registry import least_on, planner_named
 from memsched.planners.remat.recompute import make_table, most_slots
 from memsched.problems.budget import make_device, memory_of
 from memsched.problems.problem import ChunkLike, Problem, altered, graph_of, peak_memory
 from memsched.result import Result
-from memsched.study.carry import Draft
 from memsched.support import checks, quantities
 from memsched.support.docstrings import documented
 from memsched.support.types import Progress, Quantity
@@ -154,7 +154,7 @@ def frontier(
     graph, chunk = graph_of(problem), quantities.chunk(chunk)
     if planner is None:
         planner = "pofo" if isinstance(problem, Chain) else "selective"
-    found = planner_named(planner)
+    entry = planner_named(planner)
     points = checks.count("points", points, 1, 100_000)
     time_limit = quantities.time_limit(time_limit)
     checks.progress(progress)
@@ -162,7 +162,7 @@ def frontier(
     memories = _memories(problem, planner, link, chunk, memory, points)
     link = altered(link, memory=memories[-1])
     threads = checks.count("threads", threads, 0, 1024)
-    tabled = found.with_table if isinstance(problem, Chain) else None
+    tabled = entry.with_table if isinstance(problem, Chain) else None
     if slots is not None:
         slots = checks.count("slots", slots, 1, 1_000_000)
         if tabled is None:
@@ -171,7 +171,7 @@ def frontier(
             raise InvalidInputError(
                 f"slots is {slots}, of a table that is not made with a time_limit; leave slots or time_limit out"
             )
-    run = found.plan
+    run = entry.plan
     if tabled is not None and isinstance(problem, Chain) and not time_limit:  # its table takes long to make
         capacity = max(1, min(memories[-1], peak_memory(problem)) - problem.resident)
         table = make_table(problem, capacity, slots or min(MOST_SLOTS, most_slots(problem)), threads=threads)
@@ -179,9 +179,13 @@ def frontier(
     options = takes(run, {"chunk": chunk, "time_limit": time_limit})
     results: list[Result | None] = []
     best: Result | None = None
+    found: Result | None
     for bytes_ in memories:
         device = altered(link, memory=bytes_)
-        best = _no_worse(best, _planned(run, problem, device, options), device)
+        found = None
+        with suppress(InfeasibleError, LimitError):
+            found = run(problem, device=device, **options)
+        best = _no_worse(best, found, device)
         results.append(best)
         if progress is not None:
             progress(len(results) / len(memories))
@@ -195,13 +199,6 @@ def frontier(
         results=tuple(results),
         memory=column,
     )
-
-
-def _planned(run: Callable[..., Result], problem: Problem, device: Device, options: dict[str, Any]) -> Result | None:
-    try:
-        return run(problem, device=device, **options)
-    except (InfeasibleError, LimitError):
-        return None
 
 
 def _no_worse(best: Result | None, found: Result | None, device: Device) -> Result | None:

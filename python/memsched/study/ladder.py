@@ -44,7 +44,8 @@ def below(problem: Problem, device: Device, best: Callable[[], float], chunk: Ch
     if every and enough:
         links += [(one, one) for one in _links(problem) if one <= slowest]
     if every and device.host_memory is not None:
-        hosts += [one for one in _hosts(problem) if one < device.host_memory]
+        parts = dict.fromkeys(_bytes(graph_of(problem)) // part for part in HOST_PARTS)
+        hosts += [one for one in parts if one < device.host_memory]
     for d2h, h2d in dict.fromkeys(links):
         for memory in memories:
             rung = altered(device, memory=memory, d2h=d2h, h2d=h2d)
@@ -91,19 +92,10 @@ def _links(problem: Problem) -> list[float]:
     if moved == 0 or seconds == 0:
         return [0.0]
     middle = round(math.log2(moved) - math.log2(seconds) - math.log2(unit))
-    octaves = [octave for octave in range(middle + OCTAVES, middle - OCTAVES - 1, -1) if _is_a_double(unit, octave)]
-    return [*(math.ldexp(unit, octave) for octave in octaves if octave % 2 == 0 or size_of(problem) <= QUICK), 0.0]
-
-
-def _is_a_double(unit: float, octave: int) -> bool:
-    """Whether unit * 2^octave neither overflows nor loses digits, as it may for tiny times."""
-    return sys.float_info.min_exp <= math.frexp(unit)[1] + octave <= sys.float_info.max_exp
-
-
-@once_per_object
-def _hosts(problem: Problem) -> list[int]:
-    """In decreasing order: fractions of the bytes of all tensors."""
-    return list(dict.fromkeys(_bytes(graph_of(problem)) // part for part in HOST_PARTS))
+    exponent, (least, most) = math.frexp(unit)[1], (sys.float_info.min_exp, sys.float_info.max_exp)
+    octaves = range(middle + OCTAVES, middle - OCTAVES - 1, -1)
+    doubles = [octave for octave in octaves if least <= exponent + octave <= most]  # as none may be for tiny times
+    return [*(math.ldexp(unit, octave) for octave in doubles if octave % 2 == 0 or size_of(problem) <= QUICK), 0.0]
 
 
 def _bytes(graph: Graph) -> int:

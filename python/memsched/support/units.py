@@ -292,18 +292,6 @@ def _rounded_up(amount: Fraction, digits: int) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def told_budget(memory: int, needed: int) -> str:
-    """A budget that is too small, in an error and in the unit that it was written in; a percentage may have been meant.
-
-    Examples
-    --------
-    >>> told_budget(40, 2495698035), told_budget(parse_bytes("500MB"), 2495698035)
-    ('40 B (did you mean "40%"?)', '500 MB (500,000,000 bytes)')
-    """
-    meant = memory <= 100 < needed / 1000
-    return exact_bytes(memory, unit_written(memory)) + (f' (did you mean "{memory}%"?)' if meant else "")
-
-
 WRITTEN = Notes[str]()  # the unit in which the memory of a device was written
 
 

@@ -135,11 +135,6 @@ class _ListWriter:
         self.random_steps()
         self.come_full_circle()
 
-    def reads_same(self, name: str) -> bool:
-        """Whether an op that ran would read the same again: no persistent tensor that it reads was updated since."""
-        later = self.ran[self.ran.index(name) + 1 :]
-        return not any(set(self.ops[one].get("updates", ())) & set(self.ops[name]["reads"]) for one in later)
-
     def comes_back(self, name: str) -> bool:
         """Whether a tensor can be freed: it has a copy on the host, is not read any more, or is computed again."""
         if name in self.host:
@@ -197,10 +192,12 @@ class _ListWriter:
         for _ in range(self.below(4)):
             choices = [("prefetch", t) for t in self.size if t in self.host - self.device]
             choices += [("offload", t) for t in self.size if t in self.device]
-            choices += [("free", t) for t in self.size if t in self.device and self.comes_back(t)]
-            updates_of = {t for op in self.ran for t in self.ops[op].get("updates", ())}
-            lost = {t for t in self.size if t in self.writer and set(self.ops[self.writer[t]]["reads"]) & updates_of}
-            choices = [one for one in choices if one[0] != "free" or one[1] in self.host or self.dead_or(one[1], lost)]
+            # What an op wrote from a tensor that was updated since cannot be computed again.
+            updated = {t for op in self.ran for t in self.ops[op].get("updates", ())}
+            lost = {t for t in self.writer if updated.intersection(self.ops[self.writer[t]]["reads"])} - self.host
+            needed = {t for op in self.left for t in self.ops[op]["reads"]}
+            free = [t for t in self.size if t in self.device and self.comes_back(t)]
+            choices += [("free", t) for t in free if t not in lost & needed]
             if choices:
                 self.move(*choices[self.below(len(choices))])
         # What can be computed again now cannot after an update of what its op reads: bring it before.
@@ -210,10 +207,6 @@ class _ListWriter:
                 missing = t in self.writer and t not in self.device | self.host and self.writer[t] in self.ran
                 if wanted and missing and set(self.ops[op].get("updates", ())) & set(self.ops[self.writer[t]]["reads"]):
                     self.bring(t)
-
-    def dead_or(self, name: str, lost: set[str]) -> bool:
-        """Whether nothing reads a tensor any more, or its writer would still read the same."""
-        return name not in lost or not any(name in self.ops[op]["reads"] for op in self.left)
 
     def come_full_circle(self) -> None:
         """Bring each tensor back to where it began."""

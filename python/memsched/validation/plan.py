@@ -117,10 +117,8 @@ def checked(graph: Json, plan: Json, device: Json) -> tuple[ValidationReport, li
         peak, curve = check_steady(replay, start, period)
     else:
         start, end = execute(replay)
-        period, curve = (
-            max(end, default=0.0),
-            [(moment, held) for moment, held, _ in check_intervals(replay, start, end)],
-        )
+        period = max(end, default=0.0)
+        curve = [(moment, held) for moment, held, _ in check_intervals(replay, start, end)]
         peak = max(held for _, held in curve)
     steps = replay.steps[: replay.count]
     repeats = sorted((again, name) for name, runs in replay.runs.items() for again in runs[1:])

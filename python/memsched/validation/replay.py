@@ -107,10 +107,7 @@ class Replay:
         self.live = self.peak = 0  # bytes in list order, without resident
         for tensor in graph["tensors"]:
             role, place = tensor["role"], self.places.get(tensor["name"])
-            if role in ("input", "weight") or place in (
-                "device",
-                "both",
-            ):  # packed from address 0
+            if role in ("input", "weight") or place in ("device", "both"):  # packed from address 0
                 self.hold(buffer := Buffer(tensor["name"], tensor["size"], AT_TIME_0, low=self.live))
                 self.arena.takes(buffer)
         if self.live > self.capacity:

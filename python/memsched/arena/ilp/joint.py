@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 from memsched._core import Graph
 from memsched.arena.buffers import Buffer, height
-from memsched.arena.ilp.buffers import settle, unit_of
 from memsched.arena.ilp.model import Model, Scale, TimeUpError, left, load, until_after
 from memsched.arena.ilp.net import INPUT, Item, Net, Reach, is_topological, least_runs, lifetimes, net_of
 from memsched.arena.ilp.order import exact_order
-from memsched.arena.ilp.place import address_of, apart, place_ilp
+from memsched.arena.ilp.place import address_of, apart, place_ilp, settle, unit_of
 from memsched.arena.ilp.spans import Plan, Sum
 from memsched.arena.ilp.start import probe
 
@@ -163,7 +162,10 @@ def _together(
 def _separate(task: _Task, plan: Plan, scale: Scale, addresses: list[int], limit: int) -> None:
     """Equations 6 and 7 for each pair that can be alive at the same time."""
     model = plan.model
-    live = [_alive(plan, item) for item in task.items]
+    live = []  # C_{e,t} + P_{e,t} at every timestep
+    for item in task.items:
+        created = [Sum() if item.source == INPUT else plan.runs(item.source, t) for t in range(plan.spans.steps)]
+        live.append([one.add(other) for one, other in zip(created, plan.preserved(item), strict=True)])
     for i, one in enumerate(task.items):
         for j, other in enumerate(task.items[:i]):
             model.check_time()
@@ -185,12 +187,6 @@ def _separate(task: _Task, plan: Plan, scale: Scale, addresses: list[int], limit
             ends = (addresses[i], one.size, addresses[j]), (addresses[j], other.size, addresses[i])
             for end, way in zip(ends, (below, above), strict=True):
                 apart(model, scale, end, (way.terms, way.constant), limit)
-
-
-def _alive(plan: Plan, item: Item) -> list[Sum]:
-    """C_{e,t} + P_{e,t} at every timestep."""
-    created = [Sum() if item.source == INPUT else plan.runs(item.source, t) for t in range(plan.spans.steps)]
-    return [one.add(other) for one, other in zip(created, plan.preserved(item), strict=True)]
 
 
 def _can(alive: Sum) -> bool:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from memsched.arena.buffers import Buffer, height
-from memsched.arena.ilp.buffers import check_fixed, is_live, load, meeting, overlap, settle, unit_of
-from memsched.arena.ilp.model import Model, Scale, TimeUpError, left, until_after
-from memsched.arena.ilp.model import load as load_highs
-from memsched.arena.placement import columns_of, place_columns
-from memsched.errors import InfeasibleError
-from memsched.support.units import exact_bytes, unit_written
+from memsched.arena.ilp.model import Model, Scale, TimeUpError, left, load, until_after
+from memsched.arena.placement import above_capacity, columns_of, place_columns
 
 
 def place_ilp(
@@ -20,33 +16,23 @@ def place_ilp(
 ) -> tuple[list[int], int, bool]:
     """Find addresses for buffers with known lifetimes, so that the highest end is as low as possible.
 
-    A greedy placement comes first. If it is higher than the load, the integer program looks for a lower one. Sizes
+    A greedy placement comes first. If it is higher than its bound, the integer program looks for a lower one. Sizes
     are scaled as in `order_ilp`. A buffer without bytes or time is put at its offset or at 0; it counts for the height
     but conflicts with none. After `time_limit` seconds the best placement so far is returned.
 
     Returns offsets; a bound, below which no placement ends; and whether this one ends there. InfeasibleError: it needs
-    more than the capacity; min_memory is the height found, which is the least one if the message says so.
+    more than the capacity; min_memory is the height found.
     InvalidInputError: fixed buffers overlap or are not aligned.
     """
-    load_highs()
+    load()
     until = until_after(time_limit)
-    check_fixed(buffers)
-    offsets, _, _ = place_columns(columns_of(buffers), None, time_limit=left(until), method="greedy")
-    idle = [offset + one.size for one, offset in zip(buffers, offsets, strict=True) if not is_live(one)]
-    bound = max([load(buffers), *idle])
-    if height(buffers, offsets) > bound:
+    offsets, top, bound = place_columns(columns_of(buffers), None, time_limit=left(until), method="greedy")
+    if top > bound:
         with suppress(TimeUpError):
             offsets, bound = _by_program(buffers, offsets, bound, until)
     top = height(buffers, offsets)
     if capacity is not None and top > capacity:
-        unit = unit_written(capacity)
-        need = f"{exact_bytes(top, unit, up=True)} and the capacity is {exact_bytes(capacity, unit)}"
-        if top > bound:
-            raise InfeasibleError(
-                f"the placement found needs {need}; only below {exact_bytes(bound, unit)} it is proven that none ends",
-                top,
-            )
-        raise InfeasibleError(f"the buffers need {need}; no placement ends below that", top)
+        raise above_capacity(top, bound, capacity)
     return offsets, bound, top == bound
 
 
@@ -113,3 +99,47 @@ def apart(
     slack = scale.down(limit)
     row = [(low, 1.0), (high, -1.0), *((variable, slack * factor) for variable, factor in terms)]
     model.row(-float("inf"), slack * (1 - constant) - scale.down(size), row)
+
+
+def is_live(one: Buffer) -> bool:
+    """Whether it takes room at some time."""
+    return one.size > 0 and one.end > one.start
+
+
+def meeting(buffers: Sequence[Buffer]) -> Iterator[tuple[int, int]]:
+    """The pairs (i, j), i < j, of buffers that are both in use at some time."""
+    alive: list[int] = []
+    for k in sorted((k for k, one in enumerate(buffers) if is_live(one)), key=lambda k: buffers[k].start):
+        alive = [other for other in alive if buffers[other].end > buffers[k].start]
+        yield from ((min(k, other), max(k, other)) for other in alive)
+        alive.append(k)
+
+
+def overlap(buffers: Sequence[Buffer], offsets: Sequence[int]) -> tuple[int, int] | None:
+    """Two buffers that are in use at the same time and address, or None."""
+    for i, j in meeting(buffers):
+        if offsets[i] < offsets[j] + buffers[j].size and offsets[j] < offsets[i] + buffers[i].size:
+            return i, j
+    return None
+
+
+def settle(buffers: Sequence[Buffer], addresses: Sequence[float]) -> list[int] | None:
+    """Whole addresses: each buffer as low as those with lower `addresses` allow. None if they overlap."""
+    offsets = [0] * len(buffers)
+    beside: list[list[int]] = [[] for _ in buffers]
+    for i, j in meeting(buffers):
+        first, second = (i, j) if (addresses[i], i) < (addresses[j], j) else (j, i)
+        beside[second].append(first)
+    for k in sorted(range(len(buffers)), key=lambda k: (addresses[k], k)):
+        one, low = buffers[k], max((offsets[j] + buffers[j].size for j in beside[k]), default=0)
+        offsets[k] = -(-low // one.alignment) * one.alignment if one.offset is None else one.offset
+    return offsets if overlap(buffers, offsets) is None else None
+
+
+def unit_of(buffers: Sequence[Buffer]) -> tuple[int, bool]:
+    """(unit, whether alignments can be ignored): some lowest placement has only multiples of the unit."""
+    live = [one for one in buffers if is_live(one)]
+    unit = math.gcd(*(one.size for one in live), *(one.offset or 0 for one in live))
+    if all(unit % one.alignment == 0 for one in live):
+        return max(unit, 1), True
+    return math.gcd(unit, *(one.alignment for one in live)), False

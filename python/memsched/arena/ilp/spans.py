@@ -85,15 +85,12 @@ class Plan:
             for earlier, later in pairwise(own):
                 model.row(0, 1, [(later, 1.0), (earlier, -1.0)])
             model.check_time()
+            ready = 0 if self.instant >> op & 1 else 1  # timesteps from the end of an op to that of one after it
             for before in reach.last(bits(reach.before[op])):
-                self._precede(before, op)
+                for t in range(spans.first[op], spans.last[before] + ready):
+                    self.at_least(self.done(before, t - ready), self.done(op, t))
         if alone:
             self._one_per_timestep()
-
-    def _precede(self, first: int, second: int) -> None:
-        ready = 0 if self.instant >> second & 1 else 1  # timesteps from the end of the first to that of the second
-        for t in range(self.spans.first[second], self.spans.last[first] + ready):
-            self.at_least(self.done(first, t - ready), self.done(second, t))
 
     def at_least(self, more: Sum, less: Sum) -> None:
         """more >= less."""

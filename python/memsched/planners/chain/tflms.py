@@ -13,8 +13,8 @@ import numpy.typing as npt
 from memsched import _core
 from memsched._core import Chain, Device, Graph
 from memsched.errors import LimitError
-from memsched.planners.call import by_bisection, far_apart, over_at, seconds_left
-from memsched.planners.classes import WORKSPACE_LIMIT, ClassCall, begin_classes, need_of_keeping_all
+from memsched.planners.call import begin, by_bisection, far_apart, over_at, seconds_left
+from memsched.planners.classes import WORKSPACE_LIMIT, ClassCall, need_of_keeping_all, of_classes
 from memsched.planners.entry import Planner
 from memsched.planners.sets import begin_chain
 from memsched.problems.problem import ChunkLike, Problem, altered, graph_of, profile_link
@@ -105,9 +105,9 @@ def tflms(
     1
     """
     if not isinstance(problem, Chain):
-        graph_of(problem, quantities.chunk(chunk))
-        started = begin_classes(tflms, problem, M, beta, device, workspace_limit, need=lambda *_: 0)
-        return _of_graph(started, quantities.time_limit(time_limit) or None)
+        started = begin(tflms, problem, M, beta, device, chunk)
+        found = of_classes(started, workspace_limit, need=lambda *_: 0)
+        return _of_graph(found, quantities.time_limit(time_limit) or None)
     call = begin_chain(tflms, problem, M, beta, device, chunk, least=False)
     limit = quantities.time_limit(time_limit) or None
     makespans = call.makespans_of_many(  # for every n and lookahead; infinite if a forward waits for memory

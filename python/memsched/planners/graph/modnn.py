@@ -10,7 +10,7 @@ from typing import Any, Literal
 from memsched import _core
 from memsched._core import Device, Schedule
 from memsched.errors import InfeasibleError, InvalidInputError, LimitError, ScheduleError
-from memsched.planners.call import begin, by_bisection, over_at, seconds_left, without_link
+from memsched.planners.call import Call, begin, by_bisection, over_at, seconds_left, without_link
 from memsched.planners.entry import Planner
 from memsched.planners.rounds import Rounds, balanced, rounds_of, smallest, tried_until
 from memsched.problems.family import GraphFamily, count_rounds
@@ -97,13 +97,11 @@ def modnn(
     params: dict[str, Any] = {"rounds": rounds, "foresee": foresee, "gpus": gpus}
     if gpus == 2:
         half, shared, params["exchange_time"] = _one_gpu_of_two(problem, call.device, added)
-        call = replace(call, problem=half, device=shared)
-    problem, memory = call.problem, call.device.memory
-    everything, host = int(_core.tensor_bytes(graph_of(problem)).sum()), call.device.host_memory
-    linked = not without_link(call.device, everything, _core.tensor_count(graph_of(problem)))
+        call = replace(call, problem=half, graph=half.graph, device=shared)
+    everything, host = int(_core.tensor_bytes(call.graph).sum()), call.device.host_memory
+    linked = not without_link(call.device, everything, _core.tensor_count(call.graph))
     walk = _Rounds(
-        problem=problem,
-        device=call.device,
+        call=call,
         planner={"name": "modnn", **params},
         foresee=foresee,
         search=rounds == "search",
@@ -113,17 +111,16 @@ def modnn(
         free=linked and (host is None or host >= everything),
     )
     with tried_until(until):
-        schedule = walk.best(memory)
-    if schedule is None:
-        least, reason = least_memory(problem), "some op does not fit"
+        schedule = walk.best(call.device.memory)
+        if schedule is not None:
+            return call.result(params, schedule)
+        least, reason = least_memory(call.problem), "some op does not fit"
         if not walk.free:
-            with tried_until(until):
-                least = walk.least()
+            least = walk.least()
             reason = f"{reason}, or too much must stay without a link or with a host this small"
-        if memory >= least:
-            raise LimitError(f"modnn has no plan for '{problem.name}': the times of so many rounds overflow")
-        raise call.no_plan(least, reason)
-    return call.result(params, schedule)
+    if call.device.memory >= least:
+        raise LimitError(f"modnn has no plan for '{call.problem.name}': the times of so many rounds overflow")
+    raise call.no_plan(least, reason)
 
 
 def _one_gpu_of_two(problem: Problem, device: Device, added: float) -> tuple[GraphFamily, Device, float]:
@@ -144,8 +141,7 @@ def _one_gpu_of_two(problem: Problem, device: Device, added: float) -> tuple[Gra
 class _Rounds:
     """The plans of one problem at any memory, over candidate rounds."""
 
-    problem: Problem
-    device: Device
+    call: Call
     planner: dict[str, Any]
     foresee: bool
     search: bool
@@ -156,17 +152,17 @@ class _Rounds:
 
     def least(self) -> int:
         """A memory above the device's at which a plan runs, while with one byte less none does."""
-        high = 2 * self.device.memory
+        high = 2 * self.call.device.memory
         while high < EXACT_BYTES and self.best(high) is None:
             high *= 2
         high = min(high, EXACT_BYTES)
-        return by_bisection(lambda memory: self.best(memory) is not None, self.device.memory, high, self.until)
+        return by_bisection(lambda memory: self.best(memory) is not None, self.call.device.memory, high, self.until)
 
     def best(self, memory: int) -> Schedule | None:
         """The fastest plan that runs, or None."""
-        if memory < least_memory(self.problem):
+        if memory < least_memory(self.call.problem):
             return None
-        device = altered(self.device, memory=memory)
+        device = altered(self.call.device, memory=memory)
         found: list[tuple[float, int, Schedule]] = []
         ways = (True, False) if self.search and self.foresee else (self.foresee,)
         for (order, rounds), foresee in product(enumerate(self._candidates(memory)), ways):
@@ -190,7 +186,7 @@ class _Rounds:
             try:
                 schedule = self._plan(tried, device, foresee)
                 if self._can_run(schedule):
-                    return simulate(self.problem, schedule, device).makespan, schedule
+                    return simulate(self.call.problem, schedule, device).makespan, schedule
             except (InfeasibleError, ScheduleError):
                 continue
         return None
@@ -201,21 +197,23 @@ class _Rounds:
         return balanced(batch, next((more for more in near if batch % more == 0), batch))
 
     def _candidates(self, memory: int) -> list[Rounds]:
-        if not isinstance(self.problem, GraphFamily):
-            return [[(graph_of(self.problem).batch, 1)]]
-        batch = self.problem.batch
-        n = count_rounds(rounds_of(self.problem, memory))
+        family = self.call.problem
+        if not isinstance(family, GraphFamily):
+            return [[(self.call.graph.batch, 1)]]
+        batch, n = family.batch, count_rounds(rounds_of(family, memory))
         counts = [n, n + 1, n + 2, n + 3, 2 * n, 3 * n] if self.search else [n]
         found = [balanced(batch, count) for count in dict.fromkeys(counts) if count <= batch]
         return list(filter(self._exists, found))
 
     def _exists(self, rounds: Rounds) -> bool:
-        known = self.problem.batches if isinstance(self.problem, GraphFamily) else None
+        family = self.call.problem
+        known = family.batches if isinstance(family, GraphFamily) else None
         return known is None or all(size in known for size, _ in rounds)
 
     def _plan(self, rounds: Rounds, device: Device, foresee: bool) -> Schedule:
         """The plan at the larger batch: what fits there fits at the smaller."""
-        graph = self.problem.at(rounds[0][0]) if isinstance(self.problem, GraphFamily) else graph_of(self.problem)
+        family = self.call.problem
+        graph = family.at(rounds[0][0]) if isinstance(family, GraphFamily) else self.call.graph
         linked = device if self.linked else Device(device.memory, 1.0)
         schedule, _ = _core.modnn(graph, linked, foresee, self.planner, self.progress, seconds_left(self.until))
         return schedule.with_rounds(rounds)
@@ -224,6 +222,6 @@ class _Rounds:
         moved = {step["offload"] for step in schedule.steps if "offload" in step}
         if not moved or self.free:
             return True
-        graph = largest_graph(self.problem, schedule)
+        graph = largest_graph(self.call.problem, schedule)
         taken = sum(tensor["size"] for tensor in graph.tensors if tensor["name"] in moved)
-        return self.linked and taken <= (self.device.host_memory or 0)
+        return self.linked and taken <= (self.call.device.host_memory or 0)

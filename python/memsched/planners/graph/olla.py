@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from memsched import _core
 from memsched._core import Device, Graph
-from memsched.arena.order import Order, kept, order
+from memsched.arena.order import kept
 from memsched.arena.placement import Placement, place_buffers
 from memsched.arena.residency import Residency, as_buffers, as_columns
 from memsched.errors import LimitError
@@ -31,8 +31,9 @@ _ALL_ORDERS = 9  # graphs of up to this many ops: every order is placed
 
 def least_memory(problem: Problem) -> int:
     """The height of the arena, resident included, that `olla` finds by default."""
-    search, first = _started(graph_of(problem), (), time.perf_counter(), _SECONDS, 1, None)
-    return search.height(search.improve(search.place_names(first.order), _TRIES, 0)[0])
+    graph = graph_of(problem)
+    search, ids, _ = _started(graph, kept(graph, ()), time.perf_counter(), _SECONDS, 1, None)
+    return search.height(search.improve(search.place(ids), _TRIES, 0)[0])
 
 
 @Planner(
@@ -116,14 +117,12 @@ def olla(
     tries = checks.count("tries", tries, 0, 10**6)
     seed = checks.count("seed", seed, 0, 2**63 - 1)
     checks.choice("method", method, ("search", "ilp"))
-    stay = tuple(name for name, flag in zip(_core.tensor_names(graph), kept(graph, keep), strict=True) if flag)
+    flags, of_all = kept(graph, keep), False
     if method == "ilp":
-        search, placed, peak_bound = _by_program(graph, stay, call.started, limit, alignment)
-        of_all = False
+        search, placed, peak_bound = _by_program(graph, flags, call.started, limit, alignment)
     else:
-        search, first = _started(graph, stay, call.started, limit, alignment, progress)
-        peak_bound = first.lower_bound
-        placed, of_all = search.improve(search.place_names(first.order), tries, seed)
+        search, ids, peak_bound = _started(graph, flags, call.started, limit, alignment, progress)
+        placed, of_all = search.improve(search.place(ids), tries, seed)
     height = search.height(placed)
     optimal = of_all or height <= peak_bound
     if height > room:
@@ -137,24 +136,20 @@ def olla(
 
 
 def _started(
-    graph: Graph, keep: tuple[str, ...], started: float, limit: float, alignment: int, progress: Progress
-) -> tuple[_Search, Order]:
-    """Find the order. `limit` seconds after `started`, the time for its addresses is over too."""
+    graph: Graph, flags: list[int], started: float, limit: float, alignment: int, progress: Progress
+) -> tuple[_Search, list[int], int]:
+    """The search for addresses, the best order, and bytes below which no order has its peak, resident included.
+
+    `limit` seconds after `started`, the time for the addresses is over too.
+    """
     left = max(0.0, started + _ORDER_SHARE * limit - time.perf_counter())
-    first = order(graph, time_limit=left, keep=keep, progress=progress)
-    search = _Search(
-        graph=graph,
-        flags=kept(graph, keep),
-        alignment=alignment,
-        method="search",
-        peak=first.peak_memory,
-        until=started + limit,
-    )
-    return search, first
+    ids, peak, bound, _ = _core.order(graph, flags, left, progress)
+    search = _Search(graph=graph, flags=flags, alignment=alignment, method="search", peak=peak, until=started + limit)
+    return search, ids, min(bound, peak)
 
 
 def _by_program(
-    graph: Graph, keep: tuple[str, ...], started: float, limit: float, alignment: int
+    graph: Graph, flags: list[int], started: float, limit: float, alignment: int
 ) -> tuple[_Search, _Placed, int]:
     """Find order and addresses by the integer programs; also bytes, resident included, below which no arena ends."""
     from memsched.arena.ilp.joint import MOST_OPS, joint_ilp
@@ -164,19 +159,11 @@ def _by_program(
             f"the integer program of olla takes at most {MOST_OPS} ops, and '{graph.name}' has {count}; take "
             "method='search', or order and place with method='ilp', one after the other"
         )
-    flags = kept(graph, keep)
     left = max(0.0, started + limit - time.perf_counter())
-    found = joint_ilp(
-        graph, keep=frozenset(k for k, flag in enumerate(flags) if flag), alignment=alignment, time_limit=left
-    )
-    search = _Search(
-        graph=graph,
-        flags=flags,
-        alignment=alignment,
-        method="ilp",
-        peak=found.height + graph.resident,
-        until=started + limit,
-    )
+    stay = frozenset(k for k, flag in enumerate(flags) if flag)
+    found = joint_ilp(graph, keep=stay, alignment=alignment, time_limit=left)
+    peak = found.height + graph.resident
+    search = _Search(graph=graph, flags=flags, alignment=alignment, method="ilp", peak=peak, until=started + limit)
     bound = found.peak_bound if search.could_split(found.order) else found.lower_bound
     fast, least = search.place_within(found.order, search.peak), search.of_program(found)
     return search, fast if fast.height <= least.height else least, bound + graph.resident
@@ -231,11 +218,6 @@ class _Search:
     def height(self, placed: _Placed) -> int:
         """Bytes, resident included."""
         return placed.height + self.graph.resident
-
-    def place_names(self, names: Iterable[str]) -> _Placed:
-        """The addresses of an order by names."""
-        number = {name: k for k, name in enumerate(_core.op_names(self.graph))}
-        return self.place([number[name] for name in names])
 
     def place(self, ids: list[int]) -> _Placed:
         """The addresses of an order, with fast algorithms or the least workspaces, whichever is lower."""

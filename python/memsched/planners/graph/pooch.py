@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from memsched._core import Device
-from memsched.planners.classes import WORKSPACE_LIMIT, begin_classes, by_default, need_of_swapping_all, search_classes
+from memsched.planners.call import begin
+from memsched.planners.classes import WORKSPACE_LIMIT, by_default, need_of_swapping_all, of_classes, search_classes
 from memsched.planners.entry import Planner
 from memsched.problems.problem import Problem
 from memsched.result import Result
@@ -73,5 +74,5 @@ def pooch(
     >>> result.makespan < 0.5 * ms.swap_opt(graph, device=device).makespan
     True
     """
-    call = begin_classes(pooch, problem, M, beta, device, workspace_limit, mixes=True)
+    call = of_classes(begin(pooch, problem, M, beta, device), workspace_limit, mixes=True)
     return search_classes(call, tree, beam, threads, time_limit, progress, fill=fill, search=search, seed=seed)

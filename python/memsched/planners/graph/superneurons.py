@@ -6,8 +6,8 @@ import math
 
 from memsched import _core
 from memsched._core import Device, Graph, Schedule
-from memsched.planners.call import by_bisection, over_at, seconds_left
-from memsched.planners.classes import WORKSPACE_LIMIT, begin_classes, by_default, need_of_keeping_all
+from memsched.planners.call import begin, by_bisection, over_at, seconds_left
+from memsched.planners.classes import WORKSPACE_LIMIT, by_default, need_of_keeping_all, of_classes
 from memsched.planners.entry import Planner
 from memsched.problems.problem import Problem
 from memsched.result import Result
@@ -80,7 +80,7 @@ def superneurons(
     >>> len(result.offloaded), len(result.recomputed) > 0
     (5, True)
     """
-    call = begin_classes(superneurons, problem, M, beta, device, workspace_limit, need=lambda graph, limit: 0)
+    call = of_classes(begin(superneurons, problem, M, beta, device), workspace_limit, need=lambda graph, limit: 0)
     until = over_at(call.started, quantities.time_limit(time_limit) or None)
     if call.stays:
         return call.result({}, call.everything_stays())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from memsched import _core
 from memsched._core import Device
-from memsched.planners.call import by_bisection
-from memsched.planners.classes import WORKSPACE_LIMIT, begin_classes, by_default, need_of_swapping_all
+from memsched.planners.call import begin, by_bisection
+from memsched.planners.classes import WORKSPACE_LIMIT, by_default, need_of_swapping_all, of_classes
 from memsched.planners.entry import Planner
 from memsched.problems.problem import Problem, altered
 from memsched.result import Result
@@ -49,7 +49,7 @@ def swap_all(
     """
     scheduled = checks.flag("scheduled", scheduled)
     least = need_of_swapping_all if scheduled else lambda graph, limit: 0  # the need of one layer ahead is found below
-    call = begin_classes(swap_all, problem, M, beta, device, workspace_limit, need=least)
+    call = of_classes(begin(swap_all, problem, M, beta, device), workspace_limit, need=least)
     planner = {"name": "swap_all", "scheduled": scheduled}
 
     def planned(memory: int) -> _core.Schedule | None:

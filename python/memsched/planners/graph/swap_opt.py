@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from memsched._core import Device
-from memsched.planners.classes import WORKSPACE_LIMIT, begin_classes, by_default, need_of_swapping_all, search_classes
+from memsched.planners.call import begin
+from memsched.planners.classes import WORKSPACE_LIMIT, by_default, need_of_swapping_all, of_classes, search_classes
 from memsched.planners.entry import Planner
 from memsched.problems.problem import Problem
 from memsched.result import Result
@@ -52,5 +53,5 @@ def swap_opt(
     >>> ms.swap_opt(graph, 16e9, 12e9).makespan < ms.swap_all(graph, 16e9, 12e9).makespan
     True
     """
-    call = begin_classes(swap_opt, problem, M, beta, device, workspace_limit, mixes=True)
+    call = of_classes(begin(swap_opt, problem, M, beta, device), workspace_limit, mixes=True)
     return search_classes(call, tree, beam, threads, time_limit, progress)

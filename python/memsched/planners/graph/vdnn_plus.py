@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 
 from memsched._core import Device, Graph
 from memsched.errors import InfeasibleError
-from memsched.planners.classes import FIRST, ClassCall, begin_classes
+from memsched.planners.call import begin
+from memsched.planners.classes import cannot_travel, need_of_keeping_all, of_classes
 from memsched.planners.entry import Planner
 from memsched.planners.graph import vdnn_sync
-from memsched.planners.rounds import Rounds, choice, choices, number_of, rounds_of
-from memsched.problems.budget import asked_memory, make_device, told_bytes
+from memsched.planners.rounds import need_of_split, split, split_counts, split_for
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem, graph_of
 from memsched.result import Result
 from memsched.support.types import Quantity
-from memsched.support.units import Bytes, unit_written
 
 
 def least_memory(problem: Problem) -> int:
@@ -35,11 +33,11 @@ def _least_from(family: GraphFamily, number: int, memory: int, needs: Callable[[
     """
 
     def fits(at: int) -> int | None:
-        rounds, low = choice(family, at)
-        enough = max(low, memory, needs(family.at(rounds[0][0])))
-        return enough if at + 1 == choices(family) or enough < choice(family, at + 1)[1] else None
+        enough = max(need_of_split(family, at), memory, needs(family.at(split(family, at)[0][0])))
+        return enough if at == last or enough < need_of_split(family, at + 1) else None
 
-    last, failed, step, found = choices(family) - 1, number - 1, 1, fits(number)
+    last = len(split_counts(family)) - 1
+    failed, step, found = number - 1, 1, fits(number)
     while found is None:
         failed, number, step = number, min(last, number + step), 2 * step
         found = fits(number)
@@ -82,36 +80,24 @@ def vdnn_plus(
     >>> ms.vdnn_plus(family, 4 * 2**30, 10e9).schedule.rounds
     ((32, 8),)
     """
-    asked = asked_memory(problem, M, device)
-    device, unit = make_device(problem, asked, beta, device), unit_written(asked)
+    call, number, rounds = begin(vdnn_plus, problem, M, beta, device), 0, [(graph_of(problem).batch, 1)]
+    if isinstance(problem, GraphFamily):
+        number = split_for(problem, call.device.memory)
+        rounds = split(problem, number)
+        call = replace(call, graph=problem.at(rounds[0][0]))
     try:
-        call, rounds = _start(problem, device, unit)
+        started = of_classes(call, need=vdnn_sync.least_memory)
     except InfeasibleError as error:
         if not isinstance(problem, GraphFamily):
             raise
-        number = number_of(problem, rounds_of(problem, device.memory))
-        least = _least_from(problem, number, device.memory + 1, partial(_needs, device=device))
+        least = _least_from(problem, number, call.device.memory + 1, lambda graph: _needs(graph, call.device))
         if least == error.min_memory:
             raise
-        needs = told_bytes(least, unit, problem, up=True)
-        raise InfeasibleError(f"{error} in these rounds; other rounds need at least {needs}", least) from None
-    return vdnn_sync.planned(call, rounds)
-
-
-def _start(problem: Problem, device: Device, unit: str) -> tuple[ClassCall, Rounds]:
-    """The call for the larger sub-batch, and the rounds."""
-    family = problem if isinstance(problem, GraphFamily) else None
-    rounds = [(graph_of(problem).batch, 1)] if family is None else rounds_of(family, device.memory)
-    graph = graph_of(problem) if family is None else family.at(rounds[0][0])
-    memory = None if unit == "%" and family is not None else Bytes(device.memory, unit)  # a share of all the family
-    call = begin_classes(vdnn_plus, graph, memory, None, device, FIRST, need=vdnn_sync.least_memory)
-    return dataclasses.replace(call, problem=problem), rounds
+        told = f"{error} in these rounds; other rounds need at least {call.told(least)}"
+        raise InfeasibleError(told, least) from None
+    return vdnn_sync.planned(started, rounds)
 
 
 def _needs(graph: Graph, device: Device) -> int:
     """What vDNN needs on a graph with this device's link and host."""
-    try:
-        begin_classes(vdnn_plus, graph, 1, None, device, FIRST, need=vdnn_sync.least_memory)
-    except InfeasibleError as error:
-        return error.min_memory
-    return 1
+    return need_of_keeping_all(graph, -1) if cannot_travel(graph, device) else vdnn_sync.least_memory(graph)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from memsched import _core
 from memsched._core import Device, Graph
-from memsched.planners.classes import FIRST, ClassCall, begin_classes
+from memsched.planners.call import begin
+from memsched.planners.classes import ClassCall, of_classes
 from memsched.planners.entry import Planner
 from memsched.planners.rounds import Rounds
 from memsched.problems.problem import Problem, graph_of
@@ -51,7 +52,7 @@ def vdnn_sync(
     >>> ms.vdnn_sync(graph, 12 * 2**30, 10e9).params["moved"]
     'conv'
     """
-    call = begin_classes(vdnn_sync, problem, M, beta, device, FIRST, need=least_memory)
+    call = of_classes(begin(vdnn_sync, problem, M, beta, device), need=least_memory)
     return planned(call, [(call.graph.batch, 1)])
 
 

@@ -123,7 +123,10 @@ def checkmate(
     graph, device = call.graph, call.device
     named = {"name": "checkmate", "time_limit": limit}
     until, memory, turns = time.monotonic() + limit, device.memory, turns_of(graph, timed=True)
-    plans = [_listed(graph, memory, named)] if _listed_peak(graph) <= memory else []
+    plans: list[Schedule] = []
+    if _listed_peak(graph) <= memory:  # each op once, in the listed order, in its fastest algorithm that fits
+        flags, ops = [0] * _core.tensor_count(graph), list(range(_core.op_count(graph)))
+        plans.append(_core.order_schedule(graph, ops, flags, memory, memory, named))
     bound, variables, time_up = turns.seconds(min), 0, False
     fastest = any(_core.simulate_graph(graph, plan, device).makespan <= bound * (1 + _ROUNDING) for plan in plans)
     if not fastest and turns.variables <= MOST_VARIABLES:
@@ -164,12 +167,6 @@ def _no_plan(call: Call, turns: Turns, bound: float, time_up: bool, until: float
             f"checkmate found no plan for {where}: its sizes or times differ by more than HiGHS can tell apart; {once}"
         )
     return LimitError(f"checkmate found no plan for {where} within the time_limit; give more, or {once}")
-
-
-def _listed(graph: Graph, memory: int, named: dict[str, Any]) -> Schedule:
-    """Each op once, in the listed order, in its fastest algorithm that fits."""
-    flags, ops = [0] * _core.tensor_count(graph), list(range(_core.op_count(graph)))
-    return _core.order_schedule(graph, ops, flags, memory, memory, named)
 
 
 def _schedule(graph: Graph, turns: Turns, runs: Runs, memory: int, named: dict[str, Any]) -> Schedule:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import time
-
 from memsched import _core
 from memsched._core import Device
 from memsched.errors import InfeasibleError, LimitError
-from memsched.planners.call import measured
-from memsched.problems.budget import asked_memory, make_device, told_bytes, told_memory
-from memsched.problems.problem import Problem, graph_of, peak_of
+from memsched.planners.call import begin
+from memsched.planners.entry import Planner
+from memsched.problems.problem import Problem, graph_of, least_memory, peak_of
 from memsched.result import Result
 from memsched.support import checks, quantities
-from memsched.support.docstrings import documented
 from memsched.support.types import Quantity
-from memsched.support.units import counted, unit_written
+from memsched.support.units import counted
 
 MOST: int = _core.most_pebbles  # ops, and tensors
 STATES = 50_000  # about 50 ms, and 5 MB
@@ -26,7 +23,7 @@ def suits(problem: Problem) -> bool:
     return max(_core.op_count(graph), _core.tensor_count(graph)) <= MOST
 
 
-@documented
+@Planner("every plan, state by state", needs=least_memory, problems=("chain", "graph"), recomputes=True, reorders=True)
 def pebbles(
     problem: Problem,
     M: Quantity | None = None,
@@ -70,25 +67,22 @@ def pebbles(
     >>> pebbles(chain, M=20, beta=0).recomputed  # rotor's plan runs F2 again, too
     ('F1',)
     """
-    started = time.perf_counter()
+    call = begin(pebbles, problem, M, beta, device)
     states = checks.count("states", states, 1, 10_000_000)
-    limit = quantities.time_limit(time_limit)
-    graph, asked = graph_of(problem), asked_memory(problem, M, device)
-    device, unit = make_device(problem, asked, beta, device), unit_written(asked)
+    limit, graph = quantities.time_limit(time_limit), call.graph
     if not suits(problem):
         raise LimitError(
             f"'{graph.name}' has {len(graph.ops)} ops and {len(graph.tensors)} tensors; pebbles takes {MOST} of each"
         )
     planner = {"name": "pebbles", "states": states}
-    schedule, proven, seen = _core.play_pebbles(graph, device, states, limit, planner)
+    schedule, proven, seen = _core.play_pebbles(graph, call.device, states, limit, planner)
     if schedule is not None:
-        params = {"states": states, "seen": seen}
-        return measured("pebbles", params, problem, schedule, device, started, recomputes=True)
-    where = f"'{graph.name}' in {told_memory(device.memory, unit, problem)}"
+        return call.result({"states": states, "seen": seen}, schedule)
+    where = f"'{graph.name}' in {call.budget}"
     if proven:
         raise InfeasibleError(
             f"there is no plan for {where}, with any transfers and recomputation: all {seen} states were searched; "
-            f"on any device {told_bytes(peak_of(graph), unit, problem, up=True)} is enough",
+            f"on any device {call.told(peak_of(graph))} is enough",
             peak_of(graph),
         )
     raise LimitError(f"pebbles found no plan for {where} in {counted(seen, 'state')}; give more")

@@ -182,15 +182,14 @@ def unroll(call: ChainCall, plan: RematPlan | None, until: float = math.inf) -> 
     unrolled = Unrolled(call.graph, ops, skips, seconds_left(until))
     tensors = np.asarray(unrolled.tensors)  # of the chain's graph
     travels = np.zeros(len(tensors), np.uint8)
-    if plan is None:
-        return UnrolledRuns(call=call, unrolled=unrolled, travels=travels, until=until)
-    first = np.full(len(call.stage), -1, np.int64)  # instance of each tensor
-    first[tensors[::-1]] = np.arange(len(tensors))[::-1]
-    offloaded, with_tape = np.zeros((2, call.chain.n + 2), np.bool_)  # the last entry is for stage -1
-    offloaded[plan.offloaded] = True
-    with_tape[plan.offloaded[plan.saved != 0]] = True
-    own = np.where(call.tape, with_tape[call.stage], offloaded[call.stage])
-    travels[first[own & (first >= 0)]] = 1
+    if plan is not None:
+        first = np.full(len(call.stage), -1, np.int64)  # instance of each tensor
+        first[tensors[::-1]] = np.arange(len(tensors))[::-1]
+        offloaded, with_tape = np.zeros((2, call.chain.n + 2), np.bool_)  # the last entry is for stage -1
+        offloaded[plan.offloaded] = True
+        with_tape[plan.offloaded[plan.saved != 0]] = True
+        own = np.where(call.tape, with_tape[call.stage], offloaded[call.stage])
+        travels[first[own & (first >= 0)]] = 1
     return UnrolledRuns(call=call, unrolled=unrolled, travels=travels, until=until)
 
 

@@ -96,7 +96,7 @@ class Builder:
             arriving = self._gradient[y.name]
             wgrad = shape.choices(self.gpu, "wgrad")
             self._op(f"{y.name}.wgrad", "bwd", kind, layer, [x.name, arriving], [], wgrad, once=True)
-            if self._is_input(x):
+            if any(one["name"] == x.name and one["role"] == "input" for one in self._tensors):
                 return
             mask = [x.name] if x.relu else []
             dgrad = shape.choices(self.gpu, "dgrad", mask=x.relu)
@@ -171,9 +171,6 @@ class Builder:
     def graph(self, name: str) -> Graph:
         """The graph of the training step. Weights and their gradients are resident."""
         return Graph(self._tensors, self._ops, resident=2 * FLOAT * self.parameters, name=name, batch=self.batch)
-
-    def _is_input(self, x: Map) -> bool:
-        return any(tensor["name"] == x.name and tensor["role"] == "input" for tensor in self._tensors)
 
     def _bytes(self, x: Map) -> int:
         return FLOAT * self.batch * x.elements

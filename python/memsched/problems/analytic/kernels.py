@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from memsched.errors import InvalidInputError, shown
+from memsched.support import checks
 
 FLOAT = 4  # bytes
 LAUNCH = 1e-5  # seconds
@@ -65,9 +65,7 @@ GPUS = {
 
 def gpu_named(name: str) -> Gpu:
     """Look a GPU up, ignoring case; the error lists the GPUs."""
-    if not isinstance(name, str) or name.lower() not in GPUS:
-        raise InvalidInputError(f"gpu is {shown(name)}; it must be one of {', '.join(GPUS)}")
-    return GPUS[name.lower()]
+    return GPUS[checks.choice("gpu", name.lower() if isinstance(name, str) else name, GPUS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

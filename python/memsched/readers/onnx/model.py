@@ -10,14 +10,13 @@ from typing import Any, TypeAlias
 
 from memsched._core import Graph
 from memsched.errors import InvalidInputError, MemschedError, shown
-from memsched.problems.machines import Machine
+from memsched.problems.machines import MACHINES, Machine
+from memsched.readers import listed
 from memsched.readers.onnx import rules
 from memsched.readers.onnx.constants import check_constants
-from memsched.readers.onnx.costs import Shape, flops_of, speeds_of
 from memsched.readers.onnx.functions import inlined
 from memsched.readers.onnx.shapes import Form, Forms, forms_of, unknown_dimensions
 from memsched.readers.onnx.step import Op, Tensor, training_step
-from memsched.readers.values import listed
 from memsched.support import checks, quantities
 from memsched.support.files import read_bytes
 from memsched.support.interrupt import optional
@@ -109,15 +108,17 @@ def graph_from_onnx(
     for what, given in (("dims", dims), ("times", times)):
         if given is not None and not isinstance(given, Mapping):
             raise InvalidInputError(f"{what} is {shown(given)}; it must be a dict")
+    gpu = device.strip().lower().partition(":")[0] if isinstance(device, str) else device  # the link does not matter
+    speeds = MACHINES[checks.choice("device", gpu, MACHINES)]
     onnx = optional("onnx", MemschedError("reading ONNX models needs the package onnx: pip install onnx"))
     model = _loaded(onnx, source)
     fixed = _fixed(model.graph, constants)
-    reader = _Forward(onnx, forms_of(onnx, model, dims), model.graph, speeds_of(device), dict(times or {}), fixed)
+    reader = _Forward(onnx, forms_of(onnx, model, dims), model.graph, speeds, dict(times or {}), fixed)
     ops = list(reader.ops())
     reader.check_times(ops)
     outputs = [reader.tensors[root] for one in model.graph.output if (root := reader.root(one.name)) in reader.tensors]
     step = training_step(reader.inputs, ops, outputs, reader.loss_seconds(outputs))
-    first = next((reader.forms.of(one.name).shape for one in reader.inputs), ())
+    first = next((reader.forms[one.name].shape for one in reader.inputs), ())
     return Graph(
         step.tensors,
         step.ops,
@@ -184,14 +185,14 @@ class _Forward:
         statistics = {
             node.input[at] for node in graph.node for at in rules.statistics_of(node.op_type) if at < len(node.input)
         }
-        self.learned = {name for name in self.constants - statistics - fixed if forms.of(name).floating}
-        self.resident = sum(forms.of(name).size * (2 if name in self.learned else 1) for name in self.constants)
+        self.learned = {name for name in self.constants - statistics - fixed if forms[name].floating}
+        self.resident = sum(forms[name].size * (2 if name in self.learned else 1) for name in self.constants)
         self.inputs = [self.tensor(one.name, "input") for one in graph.input if one.name not in self.constants]
         self.names: set[str] = set()
 
     def tensor(self, name: str, role: str = "activation") -> Tensor:
         """A new tensor."""
-        form = self.forms.of(name)
+        form = self.forms[name]
         if name in self.tensors:
             raise InvalidInputError(f"the model writes tensor '{name}' twice; each tensor has one writer")
         self.tensors[name] = Tensor(name=name, size=form.size, floating=form.floating, role=role)
@@ -226,16 +227,16 @@ class _Forward:
         """Outputs that do not depend on the data; those of parameters lead to parameters."""
         self.constants.update(made)
         if self.learned.intersection(given):
-            self.learned.update(name for name in made if self.forms.of(name).floating)
+            self.learned.update(name for name in made if self.forms[name].floating)
         if node.op_type not in rules.VIEWS:
-            self.resident += sum(self.forms.of(name).size for name in made)
+            self.resident += sum(self.forms[name].size for name in made)
 
     def op(self, node: Any, title: str, given: list[str], made: list[str], reads: tuple[Tensor, ...]) -> Op:
         if node.op_type == rules.MASKED:
             kept, mask = [*node.output, ""][:2]  # either may be left out, by an empty name
             mask = mask or f"{kept}.mask"
             made = [kept, mask] if kept else [mask]
-            self.forms.add(mask, Form(self.forms.of(node.input[0]).shape, "bool"))
+            self.forms[mask] = Form(self.forms[node.input[0]].shape, "bool")
         writes = [self.tensor(name) for name in made]
         return Op(
             name=title,
@@ -264,14 +265,14 @@ class _Forward:
                 raise InvalidInputError(f"times['{title}'] is {shown(given)}; it must be seconds, or a pair of seconds")
             forward = quantities.seconds(f"times['{title}']", pair[0])
             return forward, 2 * forward if pair[1] is None else quantities.seconds(f"times['{title}']", pair[1])
-        inputs = [self.forms.of(name) if name else None for name in node.input]
-        outputs = [self.forms.of(name) for name in made]
+        inputs = [self.forms[name] if name else None for name in node.input]
+        outputs = [self.forms[name] for name in made]
         sizes = [form.size for form in inputs if form is not None]
         if node.op_type in rules.PARTS:
             sizes[0] = min(sizes[0], outputs[0].size)
         attributes = {one.name: one.i for one in node.attribute}
-        shapes: list[Shape | None] = [None if form is None else form.shape for form in inputs]
-        flops = flops_of(node.op_type, attributes, shapes, outputs[0].shape)
+        shapes: list[rules.Shape | None] = [None if form is None else form.shape for form in inputs]
+        flops = rules.flops_of(node.op_type, attributes, shapes, outputs[0].shape)
         moved = sum(sizes) + sum(form.size for form in outputs)
         first = next(form.dtype for form in inputs if form is not None)
         forward = self.speeds.seconds(flops, moved, first, rules.kind_of(node.op_type) == "conv")

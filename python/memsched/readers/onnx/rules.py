@@ -1,6 +1,12 @@
-"""What is known of the ops of ONNX: which are views, and what their derivatives read."""
+"""What is known of the ops of ONNX: which are views, what their derivatives read, and how much they compute."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+Shape = tuple[int, ...]
 
 VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
 """The output has the bytes of the first input, and is the same tensor."""
@@ -51,3 +57,27 @@ def kind_of(op_type: str) -> str:
 def statistics_of(op_type: str) -> range:
     """Positions of the inputs that are no parameters, although they are numbers in the file: running statistics."""
     return range(3, 5) if op_type == "BatchNormalization" else range(0)
+
+
+def flops_of(op_type: str, attributes: dict[str, Any], inputs: Sequence[Shape | None], output: Shape) -> int:
+    """Operations of arithmetic of a matrix product or a convolution; 0 for all else.
+
+    Examples
+    --------
+    >>> flops_of("MatMul", {}, [(8, 3), (3, 5)], (8, 5))
+    240
+    >>> flops_of("Conv", {}, [(1, 3, 8, 8), (16, 3, 3, 3)], (1, 16, 6, 6))
+    31104
+    """
+    one, other = [*inputs, None, None][:2]
+    if one is None or other is None:
+        return 0
+    if op_type == "MatMul" and one:
+        return 2 * math.prod(output) * one[-1]
+    if op_type == "Gemm" and len(one) == 2:
+        return 2 * math.prod(output) * one[0 if attributes.get("transA") else 1]
+    if op_type == "Conv":
+        return 2 * math.prod(output) * math.prod(other[1:])
+    if op_type == "ConvTranspose":
+        return 2 * math.prod(one) * math.prod(other[1:])
+    return 0

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from memsched.errors import InvalidInputError
-from memsched.readers.onnx.constants import bits_of, dtypes
-from memsched.readers.onnx.costs import Shape
-from memsched.readers.onnx.fold import Values, folded, known_values, may_fold, shape_of
+from memsched.readers import listed
+from memsched.readers.onnx.constants import Values, bits_of, dtypes, folded, known_values, may_fold, shape_of
 from memsched.readers.onnx.functions import with_inner
-from memsched.readers.values import listed
+from memsched.readers.onnx.rules import Shape
 from memsched.support import checks
 
 Known: TypeAlias = dict[str, tuple[Shape, int]]
@@ -37,24 +36,14 @@ class Form:
         return (math.prod(self.shape) * (bits_of(self.dtype) or 0) + 7) // 8
 
 
-class Forms:
+class Forms(dict[str, Form]):
     """The forms of all tensors of a model, by name; those that nobody asks for may be unknown."""
 
-    def __init__(self, known: dict[str, Form]) -> None:
-        self._known = known
-
-    def add(self, name: str, form: Form) -> None:
-        self._known[name] = form
-
-    def of(self, name: str) -> Form:
-        """The form of a tensor; refuses one that could not be inferred."""
-        form = self._known.get(name)
-        if form is None:
-            raise InvalidInputError(
-                f"the shape or the type of tensor '{name}' cannot be inferred; simplify the model, or state it in the "
-                "model's value_info"
-            )
-        return form
+    def __missing__(self, name: str) -> Form:
+        raise InvalidInputError(
+            f"the shape or the type of tensor '{name}' cannot be inferred; simplify the model, or state it in the "
+            "model's value_info"
+        )
 
 
 def forms_of(onnx: Any, model: Any, dims: Mapping[str, int] | None) -> Forms:
@@ -82,7 +71,7 @@ def forms_of(onnx: Any, model: Any, dims: Mapping[str, int] | None) -> Forms:
                 f"the model states {_shown(onnx, shape, number)} of tensor '{name}', which is "
                 f"{_shown(onnx, *known[name])} with these inputs; remove the value_info and the shapes of outputs"
             )
-    return Forms(dict(_named(onnx, known)))
+    return Forms(_named(onnx, known))
 
 
 def _shown(onnx: Any, shape: Shape, number: int) -> str:
@@ -126,11 +115,8 @@ def _keep(known: Known, name: str, type: Any) -> None:
 
 def _op_by_op(onnx: Any, model: Any, types: dict[str, Any], known: Known, stated: Known) -> None:
     """Infer what is still unknown: each op once, when all is known of what it reads, and its result if it is small."""
-    values, shapes, new = (
-        known_values(onnx, model.graph),
-        {name: shape for name, (shape, _) in known.items()},
-        set[str](),
-    )
+    values, new = known_values(onnx, model.graph), set[str]()
+    shapes = {name: shape for name, (shape, _) in known.items()}
     for node in model.graph.node:
         if not all(isinstance(name, str) for name in (*node.input, *node.output)):
             continue  # damaged: bytes that are no text

@@ -11,6 +11,7 @@ import numpy as np
 
 from memsched._core import Chain
 from memsched.errors import InfeasibleError, MemschedError
+from memsched.planners.call import Draft
 from memsched.planners.registry import PLANNERS, min_memory
 from memsched.problems.problem import altered, graph_of, peak_memory
 from memsched.result import Result
@@ -20,7 +21,6 @@ from memsched.show.plots.frontier import bound_words, lower_bounds
 from memsched.show.plots.palette import line_styles
 from memsched.show.report.summary import Summary
 from memsched.show.report.tables import Column, Table
-from memsched.study.carry import Draft
 from memsched.study.compare import compare
 from memsched.study.frontier import Frontier, frontier, spaced
 from memsched.support.types import Quantity

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -38,6 +38,10 @@ class Batch:
     def keys(self) -> list[str]:
         """The keys of its points."""
         return [self.group.keys[at] for at in self.places]
+
+    def without(self, keys: Collection[str]) -> Batch:
+        """The points with other keys."""
+        return replace(self, places=tuple(at for at in self.places if self.group.keys[at] not in keys))
 
     def work(self, here: bool) -> Work:
         """The worker's input: the problem itself in this process, elsewhere its name if it has one."""
@@ -79,7 +83,7 @@ class Drive:
         self._stop = threading.Event()
         known = store.finished()
         self._points = sum(len(group.keys) for group in groups)
-        left = [Batch(group, tuple(at for at, key in enumerate(group.keys) if key not in known)) for group in groups]
+        left = [Batch(group, tuple(range(len(group.keys)))).without(known) for group in groups]
         to_plan = sum(len(batch.places) for batch in left)
         self.kept = self._points - to_plan  # already in the store, or added by another sweep
         most = max(1, min(MOST_IN_BATCH, to_plan // (4 * jobs)))
@@ -123,11 +127,10 @@ class Drive:
         while len(self._flying) < room and (self._suspects or self._waiting):
             batch = self._suspects.popleft() if self._suspects else self._waiting.popleft()
             mine = self._store.claim(batch.keys)
-            ours = tuple(at for at in batch.places if batch.group.keys[at] in mine)
-            if len(ours) < len(batch.places):
-                self._elsewhere.append(Batch(batch.group, tuple(at for at in batch.places if at not in ours)))
-            if ours:
-                self._submit(replace(batch, places=ours))
+            if len(mine) < len(batch.places):
+                self._elsewhere.append(batch.without(mine))
+            if mine:
+                self._submit(batch.without(set(batch.keys) - mine))
 
     def _submit(self, batch: Batch) -> None:
         stop = (self._stop,) if self._here else ()  # other processes have their own
@@ -154,12 +157,8 @@ class Drive:
     def _look_elsewhere(self) -> None:
         """Check points claimed by other sweeps: collect finished ones, claim abandoned ones."""
         known = self._store.finished()
-        left = [
-            Batch(one.group, tuple(at for at in one.places if one.group.keys[at] not in known))
-            for one in self._elsewhere
-        ]
         had = sum(len(one.places) for one in self._elsewhere)
-        self._elsewhere = [one for one in left if one.places]
+        self._elsewhere = [left for one in self._elsewhere if (left := one.without(known)).places]
         self.kept += had - sum(len(one.places) for one in self._elsewhere)
         free = [one for one in self._elsewhere if self._store.claim(one.keys)]
         self._elsewhere = [one for one in self._elsewhere if one not in free]
@@ -247,9 +246,5 @@ def _mixed(batches: Sequence[Batch], most: int) -> Iterator[Batch]:
     So quick planners, which mostly hold the GIL, run beside long ones, which release it.
     """
     for _, own in groupby(batches, key=lambda batch: batch.group.problem.key):
-        turns = zip_longest(*(_cut(batch, most) for batch in own))
-        yield from (part for turn in turns for part in turn if part is not None)
-
-
-def _cut(batch: Batch, most: int) -> list[Batch]:
-    return [Batch(batch.group, batch.places[at : at + most]) for at in range(0, len(batch.places), most)]
+        cut = ([Batch(one.group, one.places[at : at + most]) for at in range(0, len(one.places), most)] for one in own)
+        yield from (part for turn in zip_longest(*cut) for part in turn if part is not None)

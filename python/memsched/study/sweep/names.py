@@ -75,7 +75,8 @@ def planner_names(rows: Sequence[Row]) -> list[str]:
         planner, given, (_, *ran) = row["planner"], sorted(row["options"].items()), planner_of(row)
         table = (", no shared table" if ran[0] is None else f", shared table of {ran[0]} slots") if ran else ""
         version = f", memsched {ran[1]}" if ran else ""
-        short = [f"{key}={_size(value) if key == 'chunk' else value}" for key, value in given]
+        sizes = {key: format_bytes(value) for key, value in given if key == "chunk" and isinstance(value, int)}
+        short = [f"{key}={sizes.get(key, value)}" for key, value in given]
         exact = [f"{key}={value!r}" for key, value in given]
         yield planner
         for told in (short, exact):
@@ -94,10 +95,6 @@ def _asked(row: Row) -> tuple[str, str]:
 def _ran(row: Row) -> tuple[Any, Any]:
     """What else the plan depends on."""
     return row.get("table_slots"), row.get("version")
-
-
-def _size(chunk: object) -> object:
-    return format_bytes(chunk) if isinstance(chunk, int) else chunk
 
 
 def _names(

@@ -83,15 +83,10 @@ def swept_problem(problem: Problem, source: str | None = None) -> SweptProblem:
 
 
 def written(problem: Problem) -> Document:
-    """The JSON form of a problem that a store keeps."""
-    return problem.to_json(_batches(problem)) if isinstance(problem, GraphFamily) else problem.to_json()
-
-
-def _batches(family: GraphFamily) -> list[int]:
-    """All stored batches, or a sample of those that can be made."""
-    if family.batches is not None:
-        return list(family.batches)
-    return [2**power for power in range(family.batch.bit_length()) if 2**power <= family.batch]
+    """The JSON form of a problem that a store keeps: of a family its stored batches, or a sample of all."""
+    if not isinstance(problem, GraphFamily):
+        return problem.to_json()
+    return problem.to_json(problem.batches or [2**power for power in range(problem.batch.bit_length())])
 
 
 def content_key(document: Document, source: str | None = None) -> str:

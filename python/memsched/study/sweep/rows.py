@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from memsched._core import Device
@@ -156,27 +156,23 @@ def checked(rows: Sequence[ReadRow]) -> list[ReadRow]:
         missing = next((key for key in _KEYS if key not in row), None)
         if missing is not None:
             raise InvalidInputError(f"{where} lacks '{missing}'; write it, or give what memsched.read_store reads")
-        for key in _TEXTS:
-            _check(where, key, row[key], isinstance(row[key], str), "a string")
-        for key in _MORE_TEXTS:
-            _check(where, key, row.get(key), isinstance(row.get(key), str | None), "a string or None")
-        _check(where, "status", row["status"], row["status"] in STATUSES, f"one of {', '.join(STATUSES)}")
-        _check(where, "options", row["options"], isinstance(row["options"], Mapping), "a mapping")
-        has_plan = row["status"] == "planned"
-        for key in (*_NUMBERS, *(("makespan", "lower_bound", "runtime") if has_plan else ())):
-            _check(where, key, row[key], _is_number(row[key]), _AMOUNT)
-        for key in _MEASURES:
-            _check(where, key, row[key], row[key] is None or _is_number(row[key]), f"{_AMOUNT}, or None")
-        wrong = fault(row)
+        wrong = next(((key, what) for key, fine, what in _forms(row) if not fine), None) or fault(row)
         if wrong is not None:
-            _check(where, wrong[0], row.get(wrong[0]), False, wrong[1])
+            key, what = wrong
+            raise InvalidInputError(f"{key} of {where} is {shown(row.get(key))}; it must be {what}")
     return list(rows)
+
+
+def _forms(row: ReadRow) -> Iterator[tuple[str, bool, str]]:
+    """The keys of a row, each with whether its value has the right form, and what that is."""
+    yield from ((key, isinstance(row[key], str), "a string") for key in _TEXTS)
+    yield from ((key, isinstance(row.get(key), str | None), "a string or None") for key in _MORE_TEXTS)
+    yield "status", row["status"] in STATUSES, f"one of {', '.join(STATUSES)}"
+    yield "options", isinstance(row["options"], Mapping), "a mapping"
+    numbers = (*_NUMBERS, *(("makespan", "lower_bound", "runtime") if row["status"] == "planned" else ()))
+    yield from ((key, _is_number(row[key]), _AMOUNT) for key in numbers)
+    yield from ((key, row[key] is None or _is_number(row[key]), f"{_AMOUNT}, or None") for key in _MEASURES)
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and value >= 0 and (isinstance(value, float) or value < 2**63)
-
-
-def _check(where: str, key: str, value: object, fine: bool, what: str) -> None:
-    if not fine:
-        raise InvalidInputError(f"{key} of {where} is {shown(value)}; it must be {what}")

@@ -65,7 +65,7 @@ def parse_spec(text: str, where: str = "the sweep", folder: str = "") -> Spec:
         "problems": lambda value: tuple(name_in(one) or os.path.join(folder, one) for one in _texts("problems", value)),
         "planners": lambda value: tuple(map(check_planner, checks.names("planners", _texts("planners", value)))),
         "memory": _memory,
-        "bandwidth": _bandwidth,
+        "bandwidth": lambda value: _values("bandwidth", value, _speed),
         "device": _device,
         "options": _options,
         "shared_tables": lambda value: checks.flag("shared_tables", value),
@@ -132,8 +132,8 @@ def _values(what: str, value: Any, read: Callable[[Any, str], object]) -> tuple[
     return tuple(listed)
 
 
-def _bandwidth(value: Any) -> tuple[float | str, ...]:
-    return _values("bandwidth", value, lambda one, what: one == "profile" or parse_bandwidth(one, what))
+def _speed(value: Any, what: str) -> object:
+    return value == "profile" or parse_bandwidth(value, what)
 
 
 def _memory(value: Any) -> tuple[float | str, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 from memsched import _core
 from memsched._core import Chain, Device, RematTable
 from memsched.errors import MemschedError
-from memsched.planners.call import measured
+from memsched.planners.call import Draft
 from memsched.planners.entry import Figures, takes
 from memsched.planners.registry import PLANNERS
 from memsched.planners.remat.recompute import make_table
@@ -110,24 +110,18 @@ def planning(work: Work) -> Callable[[Device], Result]:
         return plan(problem, device=device, **work.options, **ours)
 
     known = PLANNERS.get(work.planner)
-    return plan_on if known is None or known.uses_link else _once_per_memory(plan_on, known.recomputes)
+    return plan_on if known is None or known.uses_link else _once_per_memory(plan_on)
 
 
-def _once_per_memory(plan: Callable[[Device], Result], recomputes: bool) -> Callable[[Device], Result]:
+def _once_per_memory(plan: Callable[[Device], Result]) -> Callable[[Device], Result]:
     """For planners that ignore the link: simulate the last plan again while the memory is the same."""
     last: list[Result] = []
 
     def plan_on(device: Device) -> Result:
-        began = time.perf_counter()
-        if not last or last[0].device.memory != device.memory:
-            last[:] = [plan(device)]
-            return last[0]
-        one = last[0]
-        return measured(
-            *(one.planner, one.params, one.problem, one.schedule, device, began),
-            estimate=one.estimate,
-            recomputes=recomputes,
-        )
+        if last and last[0].device.memory == device.memory:
+            return Draft.of(last[0]).on(last[0].problem, device)
+        last[:] = [plan(device)]
+        return last[0]
 
     return plan_on
 
