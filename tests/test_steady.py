@@ -172,8 +172,6 @@ def test_planners_refuse_persistent_tensors_by_name() -> None:
         ms.olla(problem, 100, 1.0)
     with pytest.raises(ms.InvalidInputError, match="which pooch cannot plan"):
         ms.pooch(problem, 100, 1.0)
-    with pytest.raises(ms.InvalidInputError, match="whose updates order does not know"):
-        ms.order(problem)
 
 
 def test_a_result_is_checked_against_the_steady_state() -> None:

@@ -126,8 +126,11 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(f"{name}-{precision}" for name in STEPS for precision in PRECISIONS))
 
 
-def record(name: str) -> ms.Graph:
-    """The graph of one step; nothing is computed or allocated."""
+def record(name: str, *, whole: bool = False) -> ms.Graph:
+    """The graph of one step; nothing is computed or allocated.
+
+    `whole`: with AdamW in any case, and parameters and its state as persistent tensors.
+    """
     base, _, precision = name.rpartition("-")
     step, half = STEPS[base], precision == "bf16"
     gpu, _ = machine(MACHINE)
@@ -142,12 +145,13 @@ def record(name: str) -> ms.Graph:
             model,
             args,
             loss=lambda value: value,
-            optimizer=_sgd if step.sgd else _adamw,
+            optimizer=_sgd if step.sgd and not whole else _adamw,
             autocast=torch.bfloat16 if half and not step.weights else None,
             times=Roofline(gpu),
             name=name,
             reorderable=True,
             repeatable=True,
+            persistent=whole,
         ).graph
 
 

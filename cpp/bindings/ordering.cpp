@@ -31,6 +31,8 @@ void bind_orders(py::module_& module) {
         },
         "graph"_a, "keep"_a, "time_limit"_a, "progress"_a = py::none(),
         "The ops, the peak and its bound (bytes, resident included), and the number of sets of ops visited.");
+    module.def("with_control_edges", &with_control_edges, py::call_guard<py::gil_scoped_release>(), "graph"_a,
+               "Persistent tensors as weights, with tensors without bytes that keep their reads and updates in order.");
     module.def(
         "order_bound",
         [](const Graph& graph, const Kept& keep, std::optional<double> time_limit, const py::object& progress) {

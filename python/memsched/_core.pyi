@@ -89,6 +89,7 @@ __all__: list[str] = [
     "vdnn_classes",
     "vdnn_sync",
     "with_addresses",
+    "with_control_edges",
 ]
 _Number = typing.SupportsFloat | typing.SupportsIndex
 _Column = typing.Iterable[_Number]
@@ -937,6 +938,7 @@ def vdnn_sync(
     graph: Graph, device: Device, planner: _Document | None, stays: bool = False
 ) -> tuple[Schedule | None, bool]: ...
 def with_addresses(graph: Graph, schedule: Schedule, addresses: collections.abc.Sequence[int]) -> Schedule: ...
+def with_control_edges(graph: Graph) -> Graph: ...
 
 __version__: str
 most_pebbles: int = 64

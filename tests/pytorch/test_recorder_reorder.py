@@ -204,3 +204,25 @@ def test_random_numbers_are_drawn_in_order() -> None:
         ("ones", [], ["ones:0"]),
         ("end", ["rand:0", "rand#2:0", "ones:0"], []),
     ]
+
+
+def test_what_an_optimiser_changes_can_be_persistent() -> None:
+    """Weight, momentum and update of each parameter; the rest is as without."""
+    with torch.device("meta"):
+        model, x = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Linear(4, 2)), torch.empty(3, 8)
+    options = {
+        "optimizer": lambda all_: torch.optim.SGD(all_, lr=0.1, momentum=0.9, foreach=False),
+        "reorderable": True,
+    }
+    plain, whole = graph(model, (x,), **options), graph(model, (x,), **options, persistent=True)
+    sizes = {one["name"]: one["size"] for one in whole.tensors if one["role"] == "persistent"}
+    assert sorted(sizes.values()) == sorted(2 * [4 * 8 * 4, 4 * 4, 2 * 4 * 4, 2 * 4])
+    assert plain.resident == whole.resident + sum(sizes.values())
+    assert [one["name"] for one in whole.ops] == [one["name"] for one in plain.ops]
+    updated = [name for one in whole.ops for name in one.get("updates", ())]
+    assert set(updated) == set(sizes)
+    assert all(one["once"] and one["kind"] == "optimizer" for one in whole.ops if "updates" in one)
+    first = next(one for one in whole.ops if one["kind"] == "addmm")
+    assert [sizes[name] for name in first["reads"] if name in sizes] in ([128, 16], [16, 128])
+    tight = ms.min_memory(whole)
+    assert ms.validate(ms.selective(whole, tight, 1e3, moves=0)).peak_memory <= tight

@@ -25,13 +25,13 @@ FetchPlaces::FetchPlaces(const Graph& graph, OpId turn) : graph_(graph), turn_(t
 }
 
 // A fetch belongs to the first run that reads its tensor: the tensor must be present only from then on.
-void FetchPlaces::attribute(Outline& outline) {
+void FetchPlaces::attribute(Outline& outline, std::optional<Bytes> at_start) {
     outline.runs.clear();
     outline.usage.clear();
     outline.fetches.clear();
     freed_.assign(graph_.tensors().size(), 0);
     waiting_.assign(graph_.tensors().size(), 0);
-    Bytes live = source_bytes(graph_);
+    Bytes live = at_start ? *at_start : source_bytes(graph_);
     std::int32_t asked = 0;
     for (PlanEvent& event : outline.events) {
         const auto position = static_cast<std::int32_t>(outline.runs.size());
@@ -176,6 +176,50 @@ bool FetchPlaces::list(Outline& outline, Bytes capacity, const FetchRule& rule, 
         step += event.what != PlanEvent::fetch && (!moves || travels.empty() || travels[at(event.id)]);
     }
     list.steps.erase(step, list.steps.end());
+    return true;
+}
+
+// Two repetitions one after the other; of the second, the places of its fetches, which may be in the first.
+bool FetchPlaces::list_repeated(Outline& outline, Bytes at_border, Bytes capacity, StepList& list) {
+    const std::size_t once = outline.events.size();
+    outline.events.reserve(2 * once);
+    outline.events.insert(outline.events.end(), outline.events.begin(),
+                          outline.events.begin() + static_cast<std::ptrdiff_t>(once));
+    attribute(outline, at_border);
+    if (!place(outline, capacity, {})) {
+        return false;
+    }
+    const auto runs = static_cast<std::int32_t>(outline.runs.size() / 2);
+    list.steps.clear();
+    list.after.clear();
+    list.at.clear();
+    list.border.clear();
+    std::vector<std::pair<std::int32_t, TensorId>> places; // the run before which a tensor is fetched
+    for (const bool next : {false, true}) {                // those for the next repetition come after all others
+        for (const Fetch& fetch : outline.fetches) {
+            if (fetch.need >= runs && (fetch.at < runs) == next) {
+                places.emplace_back(fetch.at - (next ? 0 : runs), fetch.tensor);
+                if (next) {
+                    list.border.emplace_back(fetch.tensor, Copies::both);
+                }
+            }
+        }
+    }
+    std::ranges::stable_sort(places, {}, &std::pair<std::int32_t, TensorId>::first);
+    auto fetch = places.begin();
+    std::int32_t run = 0;
+    for (std::size_t k = once; k < 2 * once; ++k) {
+        const PlanEvent& event = outline.events[k];
+        if (event.what == PlanEvent::run) {
+            for (; fetch != places.end() && fetch->first == run; ++fetch) {
+                list.prefetch(fetch->second);
+            }
+            ++run;
+        }
+        if (event.what != PlanEvent::fetch) {
+            list.steps.push_back({verb(event.what), event.skip, event.id, 0, -1});
+        }
+    }
     return true;
 }
 

@@ -3,6 +3,7 @@
 
 #include "memsched/model/schedule.h"
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -53,12 +54,18 @@ class FetchPlaces {
 
     // Fills the rest of an outline from its events. A fetch that is dropped before a run reads its tensor is removed,
     // also from the events.
-    void attribute(Outline& outline);
+    // at_start: bytes on the device before the first event, without resident; none: those of all sources.
+    void attribute(Outline& outline, std::optional<Bytes> at_start = {});
 
     // Fills `list`; false if the rule leaves no room in `capacity` bytes (resident excluded). Offload and leave events
     // apply only to tensors in `travels`, or to all if `travels` is empty.
     bool list(Outline& outline, Bytes capacity, const FetchRule& rule, std::span<const std::uint8_t> travels,
               StepList& list);
+
+    // The same for events that are repeated without end, by the rule `eager`: a fetch for the next repetition may be
+    // placed in this one, and then its tensor is on the device and the host at the border. at_border: bytes on the
+    // device there, without resident, before fetches are placed. Of the list's border, it fills in only such tensors.
+    bool list_repeated(Outline& outline, Bytes at_border, Bytes capacity, StepList& list);
 
   private:
     struct Crest {

@@ -26,10 +26,15 @@ GapBuilder::GapBuilder(const Graph& graph, const Device& device, const Progress&
             last[at(t)] = op;
         }
         for (const TensorId t : graph.op(op).reads) {
-            if (op > last[at(t)] + 1) {
+            const bool arrives = graph.tensor(t).persistent() && last[at(t)] < 0;
+            facts_[at(t)].first = arrives ? op : facts_[at(t)].first;
+            if (op > last[at(t)] + 1 && !arrives) {
                 gaps[at(t)].push_back({t, last[at(t)], op});
             }
             last[at(t)] = op;
+        }
+        for (const TensorId t : graph.op(op).updates) {
+            facts_[at(t)].updated = true;
         }
     }
     Bytes largest = 0;
@@ -42,10 +47,14 @@ GapBuilder::GapBuilder(const Graph& graph, const Device& device, const Progress&
         const Tensor& tensor = graph.tensors()[t];
         const auto id = static_cast<TensorId>(t);
         known.bytes = tensor.bytes;
-        known.result = graph.is_result(id);
+        known.result = graph.is_result(id) && !graph.persistent(); // else it ends before the border
         known.stays = known.result || (tensor.role == Role::weight && !graph.read(id));
         known.first_gap = static_cast<std::int32_t>(gaps_.size());
-        if (last[t] + 1 < ops && (graph.read(id) || known.result)) {
+        known.persistent = tensor.persistent();
+        if (known.persistent) {
+            persistent_.push_back(id);
+        }
+        if ((last[t] + 1 < ops || known.persistent) && (graph.read(id) || known.result)) {
             gaps[t].push_back({id, last[t], ops});
         }
         if (tensor.bytes > 0) {
@@ -55,7 +64,7 @@ GapBuilder::GapBuilder(const Graph& graph, const Device& device, const Progress&
         if (tensor.role == Role::input && !graph.read(id) && tensor.bytes > 0) {
             unread_.push_back(id);
         }
-        if (known.gaps > 0 && gaps_[at(known.first_gap)].from < 0) {
+        if (known.gaps > 0 && gaps_[at(known.first_gap)].from < 0 && !known.persistent) {
             early_.push_back(id);
         }
     }
@@ -65,7 +74,7 @@ void GapBuilder::reset() {
     live_ = 0;
     host_left_ = device_.host_memory.value_or(std::numeric_limits<Bytes>::max());
     clock_ = link_free_ = 0;
-    now_ = -1;
+    now_ = graph_.persistent() ? 0 : -1; // memory may be short at the border
     depth_ = 0;
     repeated_ = 0;
     wanted_.reset(eviction_.forward_only ? turn_ : Wanted::never);
@@ -76,7 +85,16 @@ void GapBuilder::reset() {
     still_good_ = 0;
     outline_.events.clear();
     for (std::size_t t = 0; t < state_.size(); ++t) {
-        if (graph_.tensors()[t].source()) {
+        if (!graph_.tensors()[t].source()) {
+            continue;
+        }
+        if (!facts_[t].persistent) {
+            arrive(static_cast<TensorId>(t));
+            continue;
+        }
+        state_[t].on_host = state_[t].kept = away_[t] || backed_[t];
+        host_left_ -= state_[t].kept ? facts_[t].bytes : 0;
+        if (!away_[t]) {
             arrive(static_cast<TensorId>(t));
         }
     }
@@ -220,7 +238,11 @@ bool GapBuilder::run_op(OpId id, TensorId wanted) {
     for (const TensorId t : op.reads) {
         --state(t).locks;
         state(t).touched = clock_;
+        state(t).used = true;
         shortlist(t);
+    }
+    for (const TensorId t : op.updates) {
+        state(t).on_host = false; // the copy is stale
     }
     return true;
 }
@@ -235,7 +257,8 @@ void GapBuilder::touch(TensorId tensor, OpId op) {
         return;
     }
     const MapClass kind = classes_[at(known.first_gap + s.gap)];
-    if (kind == MapClass::swap && may_travel(tensor)) {
+    const bool leaves = known.persistent && s.gap + 1 == known.gaps && away_[at(tensor)];
+    if (leaves || (kind == MapClass::swap && !crosses_border(tensor) && may_travel(tensor))) {
         send(tensor);
     } else if (kind == MapClass::recompute &&
                (s.on_host || (!known.result && wanted_.again(tensor) < Wanted::impossible))) {
@@ -245,7 +268,7 @@ void GapBuilder::touch(TensorId tensor, OpId op) {
 
 bool GapBuilder::pass() {
     reset();
-    if (live_ > capacity_) {
+    if (live_ > capacity_ && !(graph_.persistent() && make_room(0))) {
         return false;
     }
     for (const TensorId t : unread_) {
@@ -265,6 +288,10 @@ bool GapBuilder::pass() {
                 touch(t, op);
             }
         }
+    }
+    if (graph_.persistent()) {
+        close_repetition();
+        return true;
     }
     for (std::size_t t = 0; t < state_.size(); ++t) {
         if (state_[t].here && !facts_[t].stays) {
@@ -294,6 +321,9 @@ bool GapBuilder::build(std::span<const MapClass> classes, std::span<const float>
     weights_ = weights;
     eviction_ = eviction;
     capacity_ = capacity;
+    if (graph_.persistent()) {
+        return build_repeated(list);
+    }
     if (!pass()) {
         return false;
     }

@@ -42,6 +42,10 @@ class GapBuilder {
     // Fills `list`; false if something has no room in `capacity` bytes (resident excluded). classes: one per gap; what
     // is to be kept may still go when memory is short. weights: of the prices, by tensor; empty: all 1. Throws Stopped
     // when told to stop.
+    //
+    // Of persistent tensors, the last gap goes on to the first read in the next repetition. Where it is to be swapped,
+    // or the tensor has to leave in it, the tensor is on the host at the border. Inputs and weights stay where the last
+    // op reads them.
     bool build(std::span<const MapClass> classes, std::span<const float> weights, const Eviction& eviction,
                Bytes capacity, StepList& list);
 
@@ -54,6 +58,8 @@ class GapBuilder {
         bool stays = false;  // never freed for good, as in the plain run: no op reads it
         bool result = false; // written, and no op reads it
         bool small = false;  // it makes hardly any room
+        bool persistent = false, updated = false;
+        OpId first = -1; // the first op that reads it
     };
     // Changing data, by tensor.
     struct State {
@@ -62,6 +68,8 @@ class GapBuilder {
         std::int32_t gap = 0;    // the present one, or the next, counted from first_gap
         std::int32_t place = -1; // in the list of those present
         bool listed = false;     // in shortlist_
+        bool used = false;       // read in this repetition
+        bool kept = false;       // has bytes on the host
         Seconds touched = 0;     // the end of the last run that read or wrote it
     };
 
@@ -91,6 +99,16 @@ class GapBuilder {
     void touch(TensorId tensor, OpId op); // ends a gap, and begins the next
     void advance_events();
 
+    // gap_border.cpp, for persistent tensors.
+    bool build_repeated(StepList& list);
+    void choose_border();
+    bool crosses_border(TensorId tensor); // whether it would be off the device at the border if it left now
+    Price price_of_persistent(TensorId tensor);
+    Seconds wait_across_border(TensorId tensor) const;
+    void close_repetition();
+    void set_border(StepList& list) const;
+    bool sends(TensorId tensor); // whether it has to be copied to the host when it leaves
+
     std::vector<TensorId>& present(TensorId tensor) { return fact(tensor).small ? small_ : large_; }
     const Fact& fact(TensorId tensor) const { return facts_[at(tensor)]; }
     State& state(TensorId tensor) { return state_[at(tensor)]; }
@@ -108,6 +126,7 @@ class GapBuilder {
     std::vector<Seconds> begin_;   // of each op in the plain run, and the end of the last
     std::vector<TensorId> early_;  // tensors with a gap from the start,
     std::vector<TensorId> unread_; // and inputs that no op reads
+    std::vector<TensorId> persistent_;
 
     std::span<const MapClass> classes_;
     std::span<const float> weights_;
@@ -119,6 +138,8 @@ class GapBuilder {
     int depth_ = 0;
     std::size_t repeated_ = 0;
     std::vector<State> state_;
+    // Persistent tensors: those that are on the host at the border, also on the host, and those that left across it.
+    std::vector<std::uint8_t> away_, backed_, crossed_;
     std::vector<TensorId> large_, small_; // on the device, with bytes
     // Of many large ones, those with the least score when this list was made, and those that were touched since.
     std::vector<TensorId> shortlist_;

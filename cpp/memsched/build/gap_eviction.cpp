@@ -12,12 +12,16 @@ constexpr std::size_t shortlist_size = 64;
 
 void GapBuilder::send(TensorId tensor) {
     State& s = state(tensor);
-    if (!s.on_host) {
+    if (crosses_border(tensor)) {
+        crossed_[at(tensor)] = 1;
+    } else if (sends(tensor)) {
         outline_.events.push_back({PlanEvent::offload, tensor});
-        s.on_host = true;
-        host_left_ -= fact(tensor).bytes;
         link_free_ = sent(tensor);
+    } else if (!s.on_host) {
+        backed_[at(tensor)] = 1; // it has had its copy since before
     }
+    host_left_ -= s.kept ? 0 : fact(tensor).bytes;
+    s.on_host = s.kept = true;
     drop(tensor);
 }
 
@@ -28,12 +32,17 @@ Seconds GapBuilder::sent(TensorId tensor) const {
 }
 
 bool GapBuilder::may_travel(TensorId tensor) const {
-    return state(tensor).on_host || (link_ && fact(tensor).bytes <= host_left_);
+    return state(tensor).on_host || (link_ && (state(tensor).kept || fact(tensor).bytes <= host_left_));
 }
 
-bool GapBuilder::wanted_again(TensorId tensor) { return fact(tensor).stays || wanted_.next(tensor) != Wanted::never; }
+bool GapBuilder::wanted_again(TensorId tensor) {
+    return fact(tensor).stays || fact(tensor).persistent || wanted_.next(tensor) != Wanted::never;
+}
 
 GapBuilder::Price GapBuilder::price(TensorId tensor) {
+    if (fact(tensor).persistent) {
+        return price_of_persistent(tensor);
+    }
     const State& s = state(tensor);
     const double bytes = static_cast<double>(fact(tensor).bytes);
     Seconds travel = Wanted::impossible;
@@ -55,7 +64,8 @@ double GapBuilder::score(TensorId tensor) {
     }
     const OpId next = std::min(wanted_.next(tensor), static_cast<OpId>(graph_.ops().size()));
     const Seconds unit = begin_.back() > 0 ? begin_.back() : 1;
-    const double wait = (begin_[at(next)] - begin_[at(now_)]) / unit + 1e-9;
+    const Seconds across = fact(tensor).persistent && at(next) == graph_.ops().size() ? wait_across_border(tensor) : 0;
+    const double wait = (begin_[at(next)] + across - begin_[at(now_)]) / unit + 1e-9;
     const double weight = weights_.empty() ? 1.0 : static_cast<double>(weights_[at(tensor)]);
     double score = price(tensor).seconds / unit * weight *
                    (static_cast<double>(capacity_) / static_cast<double>(fact(tensor).bytes));
@@ -123,7 +133,7 @@ bool GapBuilder::make_room(Bytes bytes) {
             return false;
         }
         if (wanted_again(t) && price(t).travels) {
-            const bool waits = !state(t).on_host;
+            const bool waits = sends(t);
             send(t);
             clock_ = waits ? std::max(clock_, link_free_) : clock_; // the memory is free then
         } else {

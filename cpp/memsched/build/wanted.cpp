@@ -17,6 +17,16 @@ Wanted::Wanted(const Graph& graph) : graph_(graph), readers_(readers_of(graph)),
             crowds_.emplace_back();
         }
     }
+    if (graph.persistent()) {
+        before_.assign(graph.ops().size(), never);
+        for (OpId op = 0; at(op) < graph.ops().size(); ++op) {
+            for (const TensorId t : graph.op(op).updates) {
+                for (const OpId reader : readers_[at(t)]) {
+                    before_[at(reader)] = reader < op ? std::min(before_[at(reader)], op) : before_[at(reader)];
+                }
+            }
+        }
+    }
     costs_.bits.resize(graph.ops().size() / 64 + 1);
     demands_.bits.resize(graph.ops().size() / 64 + 1);
 }
@@ -41,6 +51,7 @@ void Wanted::reset(OpId last) {
     for (std::size_t op = 0; op < cost_.size(); ++op) {
         cost_[op] = own(static_cast<OpId>(op));
     }
+    in_time_ = before_;
     demand_.assign(graph_.ops().size(), never);
     std::ranges::fill(crowds_, Crowd{});
     for (Due* due : {&costs_, &demands_}) {
@@ -92,6 +103,9 @@ void Wanted::ran() {
         update_next(t);
     }
     ++now_;
+    for (const TensorId t : graph_.op(now_ - 1).updates) { // what has read it before does not run again
+        cost_changed(t);
+    }
 }
 
 void Wanted::set(TensorId tensor, bool at_hand) {
@@ -117,15 +131,21 @@ void Wanted::cost_changed(TensorId tensor) {
 void Wanted::update_cost(OpId op) {
     work_ += 4 + static_cast<std::int64_t>(graph_.op(op).reads.size());
     Seconds cost = own(op);
+    OpId in_time = before_.empty() ? never : before_[at(op)];
     for (const TensorId t : graph_.op(op).reads) {
         if (!at_hand_[at(t)]) {
             cost += graph_.writer(t) < 0 ? impossible : cost_[at(graph_.writer(t))];
+            in_time =
+                before_.empty() || graph_.writer(t) < 0 ? in_time : std::min(in_time, in_time_[at(graph_.writer(t))]);
         }
     }
-    if (cost == cost_[at(op)]) {
+    if (cost == cost_[at(op)] && (before_.empty() || in_time == in_time_[at(op)])) {
         return;
     }
     cost_[at(op)] = cost;
+    if (!before_.empty()) {
+        in_time_[at(op)] = in_time;
+    }
     for (const TensorId t : graph_.op(op).writes) {
         if (!at_hand_[at(t)]) {
             cost_changed(t);
@@ -181,6 +201,9 @@ void Wanted::settle_demands() { // downwards, since an op reads what earlier one
 Seconds Wanted::again(TensorId tensor) {
     settle_costs();
     const OpId writer = graph_.writer(tensor);
+    if (writer >= 0 && !before_.empty() && next(tensor) != never && in_time_[at(writer)] < next(tensor)) {
+        return impossible;
+    }
     return writer < 0 ? impossible : cost_[at(writer)];
 }
 

@@ -39,6 +39,7 @@ class Wanted {
         return next_[at(tensor)];
     }
     // Seconds to run it again with all that is not at hand; what is needed twice counts twice.
+    // Impossible if the op for which it is wanted comes after an update of what that reads.
     Seconds again(TensorId tensor);
 
     // The work done since this was last asked, in steps of some nanoseconds: where much is not at hand, an answer may
@@ -64,7 +65,8 @@ class Wanted {
     };
 
     Seconds own(OpId op) const {
-        return op >= last_ || graph_.op(op).once ? impossible : graph_.op(op).choices[0].time;
+        const bool stale = !before_.empty() && before_[at(op)] < now_;
+        return op >= last_ || graph_.op(op).once || stale ? impossible : graph_.op(op).choices[0].time;
     }
     void update_next(TensorId tensor);
     OpId least_demand(TensorId tensor); // of the readers that have run
@@ -84,7 +86,10 @@ class Wanted {
     std::vector<std::uint8_t> at_hand_; // by tensor
     std::vector<OpId> next_;
     std::vector<Seconds> cost_; // by op
-    std::vector<OpId> demand_;  // by op: for which op one of its outputs is wanted that is not at hand
+    // By op, of graphs with persistent tensors: the first op that updates what it reads, after it in the list; and the
+    // first of these for all that would run with it.
+    std::vector<OpId> before_, in_time_;
+    std::vector<OpId> demand_; // by op: for which op one of its outputs is wanted that is not at hand
     Due costs_, demands_;
 };
 

@@ -34,7 +34,7 @@ Lifetimes::Lifetimes(const Graph& graph)
     for (std::size_t t = 0; t < birth.size(); ++t) {
         const Bytes bytes = graph.tensors()[t].bytes;
         change[at(std::max(birth[t], 0))] += bytes;
-        const bool stays = last_use[t] < 0 || graph.tensors()[t].persistent();
+        const bool stays = last_use[t] < 0 || (graph.persistent() && graph.tensors()[t].source());
         change[stays ? ops.size() : at(last_use[t]) + 1] -= bytes;
     }
     Bytes held = 0;

@@ -44,7 +44,7 @@ std::vector<TensorId> feature_maps(const Graph& graph, const Lifetimes& lifetime
 // since between runs all of them may be away.
 Bytes min_memory(const Graph& graph);
 
-// Memory of the plain run, resident included. Persistent tensors stay all the time.
+// Memory of the plain run, resident included. With persistent tensors, all sources stay all the time.
 Bytes peak_memory(const Graph& graph);
 
 } // namespace memsched

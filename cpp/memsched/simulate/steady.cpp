@@ -78,20 +78,30 @@ Seconds Steady::time_of(const Awaited& awaited, const Times& before, const Times
     return awaited.start ? start : start + steps_[at(awaited.step)].time;
 }
 
-std::vector<Awaited> Steady::first_returns(std::size_t step, const Times& before, const Times& now) const {
-    std::vector<Awaited> returns = steps_[step].returns;
-    pace_.spend(Pace::named + 4 * static_cast<std::int64_t>(returns.size()));
-    std::ranges::stable_sort(returns, {}, [&](const Awaited& one) { return time_of(one, before, now); });
+std::size_t Steady::count_awaited(std::size_t step) const {
     Bytes lacking = -steps_[step].may_lack;
-    for (const Awaited& one : returns) {
+    for (const Awaited& one : steps_[step].returns) {
         lacking += one.bytes;
     }
     std::size_t enough = 0;
     while (lacking > 0) {
-        lacking -= returns[enough++].bytes;
+        lacking -= by_time_[enough++].second->bytes;
     }
-    returns.resize(enough);
-    return returns;
+    return enough;
+}
+
+// Those of one stream are in order of time already.
+Seconds Steady::returned(std::size_t step, const Times& before, const Times& now) const {
+    by_time_.clear();
+    for (const Awaited& one : steps_[step].returns) {
+        by_time_.emplace_back(time_of(one, before, now), &one);
+    }
+    pace_.spend(Pace::named + static_cast<std::int64_t>(by_time_.size()));
+    if (!std::ranges::is_sorted(by_time_, {}, &std::pair<Seconds, const Awaited*>::first)) {
+        pace_.spend(3 * static_cast<std::int64_t>(by_time_.size()));
+        std::ranges::sort(by_time_); // equal times in the order of the list
+    }
+    return by_time_[count_awaited(step) - 1].first;
 }
 
 Steady::Times Steady::next(const Times& before) const {
@@ -102,7 +112,7 @@ Steady::Times Steady::next(const Times& before) const {
             start = std::max(start, time_of(one, before, now));
         }
         if (!steps_[k].returns.empty()) {
-            start = std::max(start, time_of(first_returns(k, before, now).back(), before, now));
+            start = std::max(start, returned(k, before, now));
         }
         now.start[k] = start;
         now.through[k] = std::max(k == 0 ? before.through.back() : now.through[k - 1], start + steps_[k].time);
@@ -116,13 +126,16 @@ bool Steady::choose(const Times& before, const Times& now, Seconds least_gain) {
         if (steps_[k].returns.empty()) {
             continue;
         }
-        std::vector<Awaited> first = first_returns(k, before, now);
+        const Seconds back = returned(k, before, now);
         Seconds known = -never;
         for (const Awaited& one : chosen_[k]) {
             known = std::max(known, time_of(one, before, now));
         }
-        if (chosen_[k].empty() || time_of(first.back(), before, now) < known - least_gain) {
-            chosen_[k] = std::move(first);
+        if (chosen_[k].empty() || back < known - least_gain) {
+            chosen_[k].clear();
+            for (std::size_t one = 0, count = count_awaited(k); one < count; ++one) {
+                chosen_[k].push_back(*by_time_[one].second);
+            }
             better = true;
         }
     }

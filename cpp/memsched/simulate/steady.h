@@ -38,14 +38,16 @@ class Steady {
 
     Times next(const Times& before) const;
     Seconds time_of(const Awaited& awaited, const Times& before, const Times& now) const;
-    // The returns of a step in order of time, as many as it waits for.
-    std::vector<Awaited> first_returns(std::size_t step, const Times& before, const Times& now) const;
+    // When the bytes are back that a step waits for. Leaves its returns in order of time in by_time_.
+    Seconds returned(std::size_t step, const Times& before, const Times& now) const;
+    std::size_t count_awaited(std::size_t step) const;                      // how many of by_time_ those are
     bool choose(const Times& before, const Times& now, Seconds least_gain); // whether some come earlier than chosen
     void solve(Seconds least_gain);
     void count_from_first_start();
     Curve memory() const;
 
     mutable Pace pace_;
+    mutable std::vector<std::pair<Seconds, const Awaited*>> by_time_;
     std::vector<RepeatedStep> steps_;
     std::vector<std::vector<Awaited>> chosen_; // by step: returns that suffice
     std::size_t run_ = 0;                      // the first run

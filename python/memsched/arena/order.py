@@ -76,7 +76,8 @@ def order(
     Every op runs once. While it runs, its reads, its writes and its workspace (that of the algorithm with the least)
     are held, plus all that later ops read; a tape that no op reads is skipped if that takes less. A tensor is freed
     after its last reader; if nobody reads it, after its writer. Weights stay. All inputs exist at the start; one that
-    no op reads is freed before the first op.
+    no op reads is freed before the first op. In a graph with persistent tensors, these and inputs stay, too, and each
+    op reads persistent tensors after the updates that the graph lists before it, and before those that it lists after.
 
     "search" bounds the peak from below by minimum cuts, one per relevant op, and from above by greedy orders that know
     which runs lose nothing. If the two do not meet, a best-first search over sets of ops follows, forwards and
@@ -121,11 +122,7 @@ def order(
     begin = time.perf_counter()
     graph = graph_of(graph)
     if graph.persistent:
-        name = shown(graph.persistent[0])
-        raise InvalidInputError(
-            f"'{graph.name}' has persistent tensors, such as {name}, whose updates order does not know; give them the "
-            "role weight, and say by reads what comes after what"
-        )
+        graph = _core.with_control_edges(graph)
     limit = quantities.time_limit(time_limit)
     flags = kept(graph, keep)
     checks.choice("method", method, METHODS)

@@ -103,10 +103,10 @@ def begin(
     """Check the arguments that all planners share: problem, M, beta, device and chunk."""
     started, chunk = time.perf_counter(), quantities.chunk(chunk)
     graph = graph_of(problem, chunk)
-    if graph.persistent:
+    if graph.persistent and not ENTRIES[plan].repeats:
         raise InvalidInputError(
             f"'{graph.name}' has persistent tensors, such as {shown(graph.persistent[0])}, which {ENTRIES[plan].name} "
-            "cannot plan, nor can any other planner; write the schedule yourself, or give those tensors the role weight"
+            "cannot plan; use selective, or give those tensors the role weight"
         )
     device = make_device(problem, M, beta, device)
     return Call(entry=ENTRIES[plan], problem=problem, graph=graph, device=device, started=started, chunk=chunk)

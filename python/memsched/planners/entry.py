@@ -45,6 +45,7 @@ class Planner:
     unlisted: tuple[str, ...] = ()
     recomputes: bool = False  # whether its plans may run an op more than once
     reorders: bool = False  # whether its plans may run the ops in another order than the graph's
+    repeats: bool = False  # whether it takes graphs with persistent tensors, whose plans are repeated
     uses_link: bool = True  # whether its plans depend on the link; if not, one plan serves all links at a memory
     # as plan, with an argument table=RematTable, for planners that answer many memories from one table.
     with_table: Callable[..., Result] | None = None

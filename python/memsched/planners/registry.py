@@ -8,7 +8,7 @@ from memsched import planners
 from memsched._core import Chain, Device
 from memsched.errors import InvalidInputError, shown
 from memsched.planners.entry import ENTRIES, Planner
-from memsched.problems.problem import ChunkLike, Problem, least_memory
+from memsched.problems.problem import ChunkLike, Problem, graph_of, least_memory
 from memsched.support import checks
 from memsched.support.arguments import public
 from memsched.support.docstrings import documented
@@ -20,7 +20,8 @@ PLANNERS: dict[str, Planner] = {name: ENTRIES[getattr(planners, name)] for name 
 def planners_of(problem: Problem) -> list[str]:
     """The planners that run by default: those of chains, or those of graphs and families, without `by_name`."""
     kind = "chain" if isinstance(problem, Chain) else "graph"
-    return [name for name, entry in PLANNERS.items() if kind in entry.problems and not entry.by_name]
+    listed = {name: entry for name, entry in PLANNERS.items() if kind in entry.problems and not entry.by_name}
+    return [name for name, entry in listed.items() if entry.repeats or not _repeated(problem)]
 
 
 @documented
@@ -45,12 +46,19 @@ def not_asked(problem: Problem) -> dict[str, str]:
     """
     kind = "chain" if isinstance(problem, Chain) else "graph"
     asked = planners_of(problem)
-    return {name: _why_not(entry, kind) for name, entry in PLANNERS.items() if name not in asked}
+    repeated = _repeated(problem)
+    return {name: _why_not(entry, kind, repeated) for name, entry in PLANNERS.items() if name not in asked}
 
 
-def _why_not(entry: Planner, kind: str) -> str:
+def _repeated(problem: Problem) -> bool:
+    return not isinstance(problem, Chain) and bool(graph_of(problem).persistent)
+
+
+def _why_not(entry: Planner, kind: str, repeated: bool) -> str:
     if kind == "graph" and not entry.takes_graphs:
         return "for chains alone"
+    if repeated and not entry.repeats:
+        return "not with persistent tensors"
     if kind in entry.problems:
         return f"{entry.by_name}; only by name"
     listed = "chains" if kind == "graph" else "graphs and families"

@@ -288,7 +288,7 @@ def _pebbles(
 ) -> list[Result]:
     """The outcome of the search of all plans: of small graphs, or where no planner of chains or families has a plan."""
     rare = isinstance(problem, Chain | GraphFamily) and any(isinstance(one, Result) for one in found.values())
-    if rare or not suits(problem):
+    if rare or not suits(problem) or graph_of(problem).persistent:
         return []
     try:
         return [pebbles(problem, device=device, **limit)]

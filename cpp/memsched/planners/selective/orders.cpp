@@ -140,6 +140,9 @@ Graph in_order(const Graph& graph, const std::vector<OpId>& order) {
 }
 
 std::vector<std::vector<OpId>> other_orders(const Graph& graph, const Progress& progress) {
+    if (graph.persistent()) {
+        return other_orders(with_control_edges(graph), progress);
+    }
     const std::vector<OpId> listed = all_ids(graph.ops().size());
     int ticks = 0;
     const Progress some{[&](double fraction) { return progress.tick(fraction) || ++ticks > most_ticks; }};

@@ -1,10 +1,12 @@
 #include "memsched/planners/selective/selective.h"
 
+#include "memsched/bounds/steady_bound.h"
 #include "memsched/model/fixed_choices.h"
 #include "memsched/model/lifetimes.h"
 #include "memsched/planners/selective/annealing.h"
 #include "memsched/planners/selective/orders.h"
 #include "memsched/planners/selective/starts.h"
+#include "memsched/planners/selective/whole_step.h"
 #include "memsched/simulate/simulate.h"
 #include "memsched/support/late_acceptance.h"
 #include "memsched/support/mix.h"
@@ -24,6 +26,7 @@ constexpr std::size_t most_finalists = 2;    // searches that go on after a firs
 constexpr std::int64_t finalist_moves = 200; // and their moves, at most, before the best alone goes on
 constexpr double far = 0.01;                 // from the bound: the list of runs is annealed, too,
 constexpr std::size_t few_decisions = 200;   // up to here, moves change classes rather than prices
+constexpr int border_shares = 16;            // of the persistent tensors that are on the host at the border
 constexpr std::size_t mixed_ops = 300; // in all searches with algorithms at random, of which small graphs have many
 
 struct Decisions {
@@ -36,8 +39,10 @@ class Search {
   public:
     // order: of the ops of the original graph; empty: as listed.
     Search(FixedChoices fixed, std::vector<OpId> order, const Device& device, const Progress& progress)
-        : fixed_(std::move(fixed)), order_(std::move(order)), linked_(device.d2h > 0 && device.h2d > 0),
-          device_(device), capacity_(device.memory - fixed_.graph.resident()), builder_(fixed_.graph, device, progress),
+        : fixed_(std::move(fixed)), closed_(closed(fixed_.graph)), order_(std::move(order)),
+          linked_(device.d2h > 0 && device.h2d > 0), device_(device),
+          capacity_(device.memory - fixed_.graph.resident()),
+          builder_(closed_ ? *closed_ : fixed_.graph, device, progress),
           simulator_(fixed_.graph, device, device.memory), progress_(progress),
           annealing_(fixed_.graph, simulator_, capacity_, linked_) {
         for (const Op& op : fixed_.graph.ops()) {
@@ -60,6 +65,10 @@ class Search {
         if (!builder_.build(what.classes, what.weights, what.eviction, capacity_, list_)) {
             return Simulator::illegal;
         }
+        if (closed_) {
+            const auto ops = static_cast<OpId>(fixed_.graph.ops().size());
+            std::erase_if(list_.steps, [&](const Step& step) { return step.verb == Verb::run && step.id == ops; });
+        }
         const Seconds found = simulator_.makespan(list_);
         if (found < best_) {
             best_ = found;
@@ -81,6 +90,9 @@ class Search {
             ask(all(MapClass::swap));
         }
         from_prices();
+        if (linked_ && fixed_.graph.persistent()) {
+            from_border();
+        }
     }
 
     void from_cuts() {
@@ -89,7 +101,9 @@ class Search {
         }
         const Lifetimes lifetimes(fixed_.graph);
         const auto fullest = std::ranges::max_element(lifetimes.usage) - lifetimes.usage.begin();
-        const CutBound bound = cut_bound(fixed_.graph, device_, device_.memory, progress_);
+        const CutBound bound = fixed_.graph.persistent()
+                                   ? CutBound{steady_bounds(fixed_.graph, device_, device_.memory).fractional}
+                                   : cut_bound(fixed_.graph, device_, device_.memory, progress_);
         least_ = std::max(least_, bound.seconds);
         std::vector<OpId> done;
         for (const OpId op : {bound.op, static_cast<OpId>(fullest), lifetimes.turn}) {
@@ -174,6 +188,24 @@ class Search {
         for (double factor = 2; linked_ && factor > 1.05; factor = std::sqrt(factor)) {
             for (const double change : {1 / factor, factor}) {
                 try_eviction({eviction_.roots, eviction_.travel * change, eviction_.forward_only});
+            }
+        }
+    }
+
+    // Persistent tensors on the host at the border: those that are idle for the longest time, up to a share of the
+    // bytes.
+    void from_border() {
+        Classes classes = all(MapClass::keep);
+        const std::vector<std::size_t> gaps = longest_across_border(fixed_.graph, builder_.gaps());
+        const double all_bytes = static_cast<double>(persistent_bytes(fixed_.graph)) / border_shares;
+        double away = 0;
+        int shares = 0;
+        for (const std::size_t g : gaps) {
+            classes[g] = MapClass::swap;
+            away += static_cast<double>(fixed_.graph.tensor(builder_.gaps()[g].tensor).bytes);
+            if (away >= all_bytes * (shares + 1) && !stopped()) {
+                ++shares;
+                ask(classes);
             }
         }
     }
@@ -272,6 +304,7 @@ class Search {
     }
 
     const FixedChoices fixed_;
+    const std::optional<Graph> closed_;
     const std::vector<OpId> order_;
     bool linked_;
     Device device_;
@@ -342,7 +375,7 @@ std::optional<SelectiveSolution> selective(const Graph& graph, const Device& dev
         for (std::int64_t part = first_part; left > 0 && !last.stopped(); part *= 2) {
             const std::int64_t most = std::min(part, left);
             last.walk(most);
-            if (reorder && last.has_plan() && last.gap() > far) {
+            if (reorder && !graph.persistent() && last.has_plan() && last.gap() > far) {
                 last.anneal(part, most, ++seed);
             }
             left -= most;
@@ -359,7 +392,8 @@ std::optional<SelectiveSolution> selective(const Graph& graph, const Device& dev
     for (const auto& search : searches) {
         evaluations += search->evaluations();
     }
-    return finished(graph, best().steps(), evaluations);
+    return graph.persistent() ? SelectiveSolution{best().steps(), evaluations}
+                              : finished(graph, best().steps(), evaluations);
 }
 
 } // namespace memsched

@@ -28,6 +28,7 @@ QUICK_OPS = 20_000  # of a graph that is planned in the least time; a larger one
     problems=("chain", "graph"),
     recomputes=True,
     reorders=True,
+    repeats=True,
 )
 def selective(
     problem: Problem,
@@ -112,10 +113,11 @@ def selective(
     if call.device.memory < (least := least_of(call.graph)):
         linked = min(call.device.d2h, call.device.h2d) > 0 and call.device.host_memory is None
         raise call.no_plan(least if linked else peak_of(call.graph), "some op does not fit", enough=not linked)
-    if call.device.memory >= peak_of(call.graph) and all(len(op["choices"]) == 1 for op in call.graph.ops):
+    plain = not call.graph.persistent and all(len(op["choices"]) == 1 for op in call.graph.ops)
+    if plain and call.device.memory >= peak_of(call.graph):
         none = np.zeros(_core.tensor_count(call.graph), bool)
-        plain = _core.offload_set_schedule(call.graph, call.device.memory, none, told, call.chunk)
-        return call.result({**params, "evaluations": 1}, plain)
+        kept = _core.offload_set_schedule(call.graph, call.device.memory, none, told, call.chunk)
+        return call.result({**params, "evaluations": 1}, kept)
     bound = recompute_bound(call.graph, call.device)  # the result has it: made now, it is within the limit
     left = seconds_left(over_at(call.started, time_limit))
     schedule, least_time, evaluations = None, math.inf, 0

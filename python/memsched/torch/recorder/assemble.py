@@ -92,7 +92,9 @@ class _Op:
     once: bool = False
 
 
-def assemble(tape: Tape, name: str, batch: int, *, reorderable: bool = False) -> tuple[Graph, tuple[str, ...]]:
+def assemble(
+    tape: Tape, name: str, batch: int, *, reorderable: bool = False, persistent: bool = False
+) -> tuple[Graph, tuple[str, ...]]:
     """The graph of a tape, and the names of the ops while which a tensor exists twice, though it did not.
 
     A storage is one tensor until it is written in place. Such a write joins the op that made what it writes or what it
@@ -101,7 +103,8 @@ def assemble(tape: Tape, name: str, batch: int, *, reorderable: bool = False) ->
 
     A tensor that is made, never read and dropped is workspace of its op, for a graph never frees what nobody reads.
 
-    Where the ops may be reordered, tensors without bytes keep those in order that no other tensor does.
+    Where the ops may be reordered, tensors without bytes keep those in order that no other tensor does. With
+    `persistent`, what an optimiser changes is no resident byte, but a persistent tensor.
     """
     builder = _Builder(tape)
     for index, event in enumerate(tape.events):
@@ -109,7 +112,7 @@ def assemble(tape: Tape, name: str, batch: int, *, reorderable: bool = False) ->
     builder.end()
     if reorderable:
         builder.control()
-    return builder.graph(name, batch)
+    return builder.graph(name, batch, builder.changed_by_optimizer() if persistent else {})
 
 
 class _Builder:
@@ -269,7 +272,14 @@ class _Builder:
                     self.ops[other].control.append(tensors[other])
                 self.read(number, [tensors[other]])
 
-    def graph(self, name: str, batch: int) -> tuple[Graph, tuple[str, ...]]:
+    def changed_by_optimizer(self) -> dict[int, str]:
+        """Names of the resident storages that an optimiser changes; other ops read "parameter:0", but not "state:1"."""
+        events = [event for op in self.ops for event in (op.event, *op.joined)]
+        read = {storage for event in events if not event.optimizer for storage in event.resident_reads}
+        changed = dict.fromkeys(storage for event in events if event.optimizer for storage in event.resident_changes)
+        return {storage: f"{'parameter' if storage in read else 'state'}:{k}" for k, storage in enumerate(changed)}
+
+    def graph(self, name: str, batch: int, persistent: dict[int, str]) -> tuple[Graph, tuple[str, ...]]:
         """Names for everything, and the graph."""
         labels = unique(_label(op) for op in self.ops)
         names = dict[int, str]()  # of the tensors; what nobody reads has none
@@ -284,25 +294,30 @@ class _Builder:
             {"name": label, "size": self.tensors[number].bytes, "role": self.tensors[number].role}
             for number, label in names.items()
         ]
-        ops = [self.document(label, op, names) for label, op in zip(labels, self.ops, strict=True)]
-        graph = Graph(tensors, ops, name=name, batch=batch, resident=self.tape.resident_bytes())
+        kept = {storage: self.tape.storages[storage].bytes for storage in persistent}
+        tensors += [{"name": persistent[k], "size": size, "role": "persistent"} for k, size in kept.items()]
+        ops = [self.document(label, op, names, persistent) for label, op in zip(labels, self.ops, strict=True)]
+        graph = Graph(tensors, ops, name=name, batch=batch, resident=self.tape.resident_bytes() - sum(kept.values()))
         return graph, tuple(labels[op] for op in sorted(self.doubled))
 
-    def document(self, label: str, op: _Op, names: dict[int, str]) -> dict[str, Any]:
+    def document(self, label: str, op: _Op, names: dict[int, str], persistent: dict[int, str]) -> dict[str, Any]:
         """One op in the form of the graph's JSON."""
         workspace = sum(self.tensors[tensor].bytes for tensor in op.writes if tensor not in names)
         events = [op.event, *op.joined]
         workspace += sum(event.again or 0 for event in events)
-        return {
+        updates = [persistent[k] for event in events for k in event.resident_changes if k in persistent]
+        kept = [persistent[k] for event in events for k in event.resident_reads if k in persistent]
+        document = {
             "name": label,
             "phase": "bwd" if op.event.backward else "fwd",
             "kind": "optimizer" if op.event.optimizer else op.event.kind,
             "layer": op.event.layer,
-            "reads": [names[tensor] for tensor in op.reads],
+            "reads": [*(names[tensor] for tensor in op.reads), *dict.fromkeys(kept + updates)],
             "writes": [names[tensor] for tensor in [*op.writes, *op.control] if tensor in names],
             "choices": [{"alg": "default", "time": op.seconds, "workspace": workspace}],
             "once": any(event.once and event.again is None for event in events),
         }
+        return {**document, "once": True, "updates": list(dict.fromkeys(updates))} if updates else document
 
 
 def _label(op: _Op) -> str:

@@ -70,6 +70,7 @@ def record_all(
     paths: Mapping[nn.Module, str] | None = None,
     reorderable: bool = False,
     repeatable: bool = False,
+    persistent: bool = False,
 ) -> Recording:
     """Run a training step once and write down what it did as a graph.
 
@@ -104,6 +105,9 @@ def record_all(
         Whether ops that draw random numbers or update running statistics may run again, as `memsched.torch.plan_step`
         lets them: the same numbers are drawn, and the second statistics are workspace, which each run is given.
         The graph does not say that an op must not run again once another has changed resident bytes that it reads.
+    persistent : bool
+        What an optimiser changes (parameters, its state) are persistent tensors, which plans may send to the host,
+        and not resident: schedules are then repeated (docs/schedule.md).
 
     Returns
     -------
@@ -147,7 +151,9 @@ def record_all(
     if not tape.events:
         raise InvalidInputError("the step ran no operation of torch; let it call the model on the tensors of one batch")
     sum_in_place(tape)
-    made, doubled = assemble(tape, "step" if name is None else name, count, reorderable=reorderable)
+    made, doubled = assemble(
+        tape, "step" if name is None else name, count, reorderable=reorderable, persistent=persistent
+    )
     return Recording(graph=made, eager_peak=tape.eager_peak(), doubled=doubled)
 
 
@@ -165,6 +171,7 @@ def graph_all(
     name: str | None = None,
     reorderable: bool = False,
     repeatable: bool = False,
+    persistent: bool = False,
 ) -> Recording:
     """The training step of a model as a graph, found on fake tensors: nothing is computed or allocated.
 
@@ -192,6 +199,8 @@ def graph_all(
         As in `record`. The step then clears the gradients when the optimiser is done, so that each lives until its
         last use. Give the optimiser foreach=False: then each parameter has updates of its own, which can run early.
     repeatable : bool
+        As in `record`.
+    persistent : bool
         As in `record`.
 
     Returns
@@ -262,6 +271,7 @@ def graph_all(
             paths={module: path for path, module in model.named_modules()},
             reorderable=reorderable,
             repeatable=repeatable,
+            persistent=persistent,
         )
 
 

@@ -1,0 +1,112 @@
+// Of GapBuilder: persistent tensors, of which those that have to leave across the border are on the host there.
+#include "memsched/build/gap_builder.h"
+
+#include <algorithm>
+
+namespace memsched {
+namespace {
+
+constexpr int most_passes = 12; // each finds more tensors that leave across the border
+
+} // namespace
+
+// At first those that are to be swapped, as long as the host has room, and those that no op reads.
+void GapBuilder::choose_border() {
+    for (auto* flags : {&away_, &backed_, &crossed_}) {
+        flags->assign(facts_.size(), 0);
+    }
+    host_left_ = device_.host_memory.value_or(std::numeric_limits<Bytes>::max());
+    for (const TensorId t : persistent_) {
+        const Fact& known = fact(t);
+        const bool swapped = known.gaps > 0 && classes_[at(known.first_gap + known.gaps - 1)] == MapClass::swap;
+        if (known.bytes <= host_left_ && (!graph_.read(t) || (swapped && link_))) {
+            away_[at(t)] = 1;
+            host_left_ -= known.bytes;
+        }
+    }
+}
+
+bool GapBuilder::crosses_border(TensorId tensor) {
+    const State& s = state(tensor);
+    return fact(tensor).persistent && !away_[at(tensor)] && (!s.used || wanted_.next(tensor) == Wanted::never);
+}
+
+bool GapBuilder::sends(TensorId tensor) {
+    const Fact& known = fact(tensor);
+    return !state(tensor).on_host && (!known.persistent || (known.updated && state(tensor).used));
+}
+
+Seconds GapBuilder::wait_across_border(TensorId tensor) const {
+    return fact(tensor).first >= 0 ? begin_[at(fact(tensor).first)] : 0;
+}
+
+// What leaves before its first read has left before the border, but for that it need not wait now.
+GapBuilder::Price GapBuilder::price_of_persistent(TensorId tensor) {
+    const Fact& known = fact(tensor);
+    const double bytes = static_cast<double>(known.bytes);
+    if (!graph_.read(tensor) || !may_travel(tensor)) {
+        return {Wanted::impossible, true};
+    }
+    const bool once = state(tensor).on_host || !known.updated; // it travels to the device alone
+    const Seconds wait = sends(tensor) ? std::max(sent(tensor) - clock_, 0.0) : 0;
+    return {eviction_.travel * bytes / (once ? 2 : 1) + wait, true};
+}
+
+void GapBuilder::close_repetition() {
+    for (std::size_t k = 0; k < state_.size(); ++k) {
+        const auto t = static_cast<TensorId>(k);
+        if (facts_[k].persistent) {
+            if (!away_[k] && !state_[k].here) {
+                crossed_[k] = 1;
+            } else if (away_[k] && state_[k].here) { // an op that ran again has read it
+                send(t);
+            }
+        } else if (state_[k].here && !graph_.tensor(t).source()) {
+            drop(t);
+        }
+    }
+}
+
+void GapBuilder::set_border(StepList& list) const {
+    std::vector<std::uint8_t> fetched(facts_.size(), 0);
+    for (const auto& [tensor, copies] : list.border) {
+        fetched[at(tensor)] = 1;
+    }
+    for (const TensorId t : persistent_) {
+        if (!fetched[at(t)] && (away_[at(t)] || backed_[at(t)])) {
+            list.border.emplace_back(t, away_[at(t)] ? Copies::host : Copies::both);
+        }
+    }
+    std::ranges::sort(list.border);
+}
+
+bool GapBuilder::build_repeated(StepList& list) {
+    choose_border();
+    for (int passes = 0; passes < most_passes; ++passes) {
+        std::ranges::fill(crossed_, 0);
+        const bool fits = pass();
+        const bool closed = std::ranges::find(crossed_, 1) == crossed_.end();
+        if (!closed) {
+            for (const TensorId t : persistent_) {
+                away_[at(t)] |= crossed_[at(t)];
+            }
+            continue;
+        }
+        if (!fits) {
+            return false;
+        }
+        advance_events();
+        Bytes at_border = 0;
+        for (std::size_t t = 0; t < facts_.size(); ++t) {
+            at_border += graph_.tensors()[t].source() && !(facts_[t].persistent && away_[t]) ? facts_[t].bytes : 0;
+        }
+        if (!places_.list_repeated(outline_, at_border, capacity_, list)) {
+            return false;
+        }
+        set_border(list);
+        return true;
+    }
+    return false;
+}
+
+} // namespace memsched

@@ -1,0 +1,253 @@
+"""Plans of whole training steps: selective and order on graphs with persistent tensors."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import permutations
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+
+import memsched as ms
+from memsched.cli.app import command_line
+from memsched.testing import random_repeated, repeated_schedules
+from oracles.steady import period
+from oracles.whole_step import least_period
+from plans import graph, op, tensor
+from test_steady import step_graph
+
+Json = dict[str, Any]
+Case = tuple[ms.Graph, ms.Schedule, ms.Device]
+
+
+def layers(count: int, *, clip: bool = False) -> ms.Graph:
+    """Layers in a row, each with a parameter, a state of twice its bytes, and an update, listed after the backward."""
+    tensors, ops, last = [], [], []
+    for k in range(count):
+        tensors += [tensor(f"p{k}", 16, "persistent"), tensor(f"s{k}", 32, "persistent"), tensor(f"a{k}", 10)]
+        tensors += [tensor(f"d{k}", 2, "gradient"), tensor(f"g{k}", 16, "gradient")]
+        ops.append(op(f"F{k}", [f"p{k}", *([f"a{k - 1}"] if k else [])], [f"a{k}"], 2.0))
+    for k in reversed(range(count)):
+        reads = [f"p{k}", f"a{k}", *([f"d{k + 1}"] if k < count - 1 else [])]
+        ops.append(op(f"B{k}", reads, [f"d{k}", f"g{k}"], 4.0, phase="bwd"))
+        reads = [f"g{k}", f"p{k}", f"s{k}", *(["norm"] if clip else [])]
+        last.append(op(f"U{k}", reads, [], 1.0, phase="bwd", once=True, updates=[f"p{k}", f"s{k}"]))
+    if clip:
+        tensors.append(tensor("norm", 0, "gradient"))
+        ops.append(op("clip", [f"g{k}" for k in range(count)], ["norm"], 1.0, phase="bwd"))
+    return ms.Graph.from_json(graph(tensors, [*ops, *last]))
+
+
+def planned(case: Case, moves: int = 50) -> ms.Result:
+    """A plan that the validator, the bound and the rules played literally accept."""
+    problem, schedule, machine = case
+    memory = min(schedule.budget, machine.memory)
+    fields = {key: getattr(machine, key) for key in ("d2h", "h2d", "duplex", "latency", "host_memory")}
+    machine = ms.Device(memory, **fields)
+    found = ms.selective(problem, device=machine, moves=moves)
+    report = ms.validate(found)
+    assert report.makespan == found.makespan >= report.lower_bound
+    assert report.peak_memory <= memory
+    return found
+
+
+@settings(deadline=None)
+@given(repeated_schedules())
+def test_plans_are_legal_and_no_faster_than_the_bound(case: Case) -> None:
+    found = planned(case)
+    exact = period(case[0].to_json(), found.schedule.to_json(), found.device.to_json())[0]
+    assert exact is None or float(exact) == pytest.approx(found.makespan, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        *(pytest.param(k, marks=pytest.mark.slow) for k in (0, 200)),
+        *(pytest.param(k, marks=pytest.mark.exhaustive) for k in range(1000, 11_000, 500)),
+    ],
+)
+def test_plans_are_no_slower_than_random_ones(first: int) -> None:
+    """Where a random list runs, selective has a plan; its search is no proof, but none of these was slower."""
+    for seed in range(first, first + 200):
+        case = random_repeated(seed)
+        assert planned(case, moves=100).makespan <= ms.simulate(*case).makespan * (1 + 1e-9), seed
+
+
+def tiny(seed: int) -> tuple[ms.Graph, ms.Device]:
+    """Two or three ops with one or two persistent tensors, in a memory between the least and the peak."""
+    numbers = random.Random(seed)
+    tensors: list[Json] = []
+
+    def new(name: str, role: str = "activation") -> str:
+        tensors.append(tensor(name, 1 + numbers.randrange(5), role))
+        return name
+
+    def any_op(name: str, reads: list[str], writes: list[str], **more: Any) -> Json:
+        phase, workspace = "fwd" if name in "FG" else "bwd", numbers.randrange(2) * numbers.randrange(4)
+        return op(name, reads, writes, (1 + numbers.randrange(6)) / 2, workspace=workspace, phase=phase, **more)
+
+    kind, w = numbers.randrange(3), new("w", "persistent")
+    if kind == 0:
+        a, g = new("a"), new("g", "gradient")
+        back = any_op("B", [a, *[w] * numbers.randrange(2)], [g])
+        ops = [any_op("F", [w], [a]), back, any_op("U", [g, w], [], once=True, updates=[w])]
+    elif kind == 1:
+        m, g = new("m", "persistent"), new("g", "gradient")
+        updates = [w, m] if numbers.randrange(2) else [m]
+        ops = [any_op("F", [w], [g]), any_op("U", [g, w, m], [], once=True, updates=updates)]
+    else:
+        a, b = new("a"), new("b")
+        ops = [any_op("F", [w], [a]), any_op("G", [a], [b]), any_op("U", [a, b, w], [], once=True, updates=[w])]
+    problem = ms.Graph.from_json(graph(tensors, ops))
+    least, peak = ms.min_memory(problem), ms.peak_memory(problem)
+    rate = numbers.choice((1.0, 2.0, 4.0))
+    machine = ms.Device(
+        least + numbers.randrange(peak - least + 1),
+        d2h=rate,
+        h2d=numbers.choice((rate, 3.0)),
+        duplex=numbers.random() < 0.5,
+    )
+    return problem, machine
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *(pytest.param(k, marks=pytest.mark.slow) for k in range(8)),
+        *(pytest.param(k, marks=pytest.mark.exhaustive) for k in range(8, 150)),
+    ],
+)
+def test_the_best_of_all_lists(seed: int) -> None:
+    problem, machine = tiny(seed)
+    best, schedule, _ = least_period(problem, machine)
+    try:
+        found = ms.selective(problem, device=machine, moves=200)
+    except ms.InfeasibleError:
+        assert best == inf
+        return
+    assert schedule is not None
+    assert period(problem.to_json(), schedule.to_json(), machine.to_json())[0] in (None, pytest.approx(best))
+    assert found.makespan == pytest.approx(best, rel=1e-9)
+
+
+def test_states_travel_where_that_is_free() -> None:
+    """Each layer computes for 7 s; its state of 32 bytes is on the host but for its update, at 8 bytes per second."""
+    problem = layers(4)
+    everything = ms.peak_memory(problem)
+    found = ms.selective(problem, device=ms.Device(everything - 48, 8.0, duplex=True))
+    assert found.optimal
+    assert found.makespan == 28.0
+    away = {name for name, place in found.schedule.border.items() if place != "device"}
+    assert away
+    assert ms.validate(found).makespan == found.makespan
+    moved = [next(iter(step.items())) for step in found.schedule.steps if "run" not in step and "free" not in step]
+    for name in away:
+        assert {("prefetch", name), ("offload", name)} <= set(moved)  # each is updated, so it is written back
+
+
+def test_what_nobody_updates_is_never_written_back() -> None:
+    document = step_graph()
+    document["ops"][2]["updates"] = ["m"]
+    problem = ms.Graph.from_json(document)
+    found = ms.selective(problem, device=ms.Device(ms.min_memory(problem), 4.0, duplex=True))
+    assert ms.validate(found).makespan == found.makespan
+    assert all(step.get("offload") != "w" for step in found.schedule.steps)
+
+
+def test_updates_run_as_early_as_clipping_allows() -> None:
+    """Without clipping, gradients of 16 bytes need not wait for one another."""
+    early, late = ms.order(layers(6)), ms.order(layers(6, clip=True))
+    places = early.order.index
+    assert places("U5") < places("B4")
+    assert late.order.index("clip") < min(late.order.index(f"U{k}") for k in range(6))
+    assert early.peak_memory < ms.order(layers(6), method="listed").peak_memory <= late.peak_memory
+    found = ms.selective(layers(6), early.peak_memory, 0)
+    assert found.optimal
+    assert found.peak_memory <= early.peak_memory
+
+
+def peak_of_order(problem: ms.Graph, names: tuple[str, ...]) -> float:
+    """Bytes that an order holds where sources never leave; infinite if an op reads what is missing or out of date."""
+    ops = {one["name"]: one for one in problem.ops}
+    listed = list(ops)
+    size = {t["name"]: t["size"] for t in problem.tensors}
+    written = {t for one in ops.values() for t in one["writes"]}
+    live = sum(size[t] for t in size if t not in written)
+    ready = set(size) - written
+    peak = live
+    for k, name in enumerate(names):
+        one = ops[name]
+        for t in one["reads"]:
+            updates = [u for u in listed if t in ops[u].get("updates", ())]
+            before = {u for u in updates if listed.index(u) < listed.index(name)}
+            if t not in ready or before != {u for u in updates if u in names[:k]}:
+                return inf
+        live += sum(size[t] for t in one["writes"])
+        ready |= set(one["writes"])
+        peak = max(peak, live + one["choices"][0]["workspace"])
+        later = {t for other in names[k + 1 :] for t in ops[other]["reads"]}
+        gone = {t for t in (*one["reads"], *one["writes"]) if t in written} - later
+        live -= sum(size[t] for t in gone)
+    return problem.resident + peak
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_order_is_the_best_of_all_that_keep_reads_and_updates(seed: int) -> None:
+    problem = random_repeated(seed, max_layers=2)[0]
+    assert len(problem.ops) <= 8
+    found = ms.order(problem)
+    assert found.optimal
+    assert peak_of_order(problem, found.order) == found.peak_memory
+    every = permutations(op["name"] for op in problem.ops) if len(problem.ops) <= 6 else [found.order]
+    assert min(peak_of_order(problem, names) for names in every) == found.peak_memory
+    assert ms.selective(problem, max(1, found.peak_memory), 0).peak_memory <= max(1, found.peak_memory)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_least_memory_is_enough_with_a_link(seed: int) -> None:
+    problem = random_repeated(seed)[0]
+    least = max(1, ms.min_memory(problem))
+    found = ms.selective(problem, least, 2.0, moves=0)
+    assert ms.validate(found).peak_memory <= least
+    if least > problem.resident + 1:
+        with pytest.raises(ms.InfeasibleError) as caught:
+            ms.selective(problem, least - 1, 2.0)
+        assert caught.value.min_memory == least
+
+
+def test_no_plan_is_told_as_not_found_unless_it_is_proven() -> None:
+    problem = ms.Graph.from_json(step_graph())
+    with pytest.raises(ms.InfeasibleError, match="no plan exists: what must be held does not fit; 18 B is enough"):
+        ms.selective(problem, 17, 0)
+    with pytest.raises(ms.InfeasibleError, match="no mixture that was tried fits; 18 B is enough, and less may do"):
+        ms.selective(problem, device=ms.Device(17, 1.0, host_memory=0))
+
+
+def test_a_time_limit_and_the_same_seed() -> None:
+    problem, machine = layers(5), ms.Device(240, 8.0)
+    one, two = (ms.selective(problem, device=machine, moves=50) for _ in range(2))
+    assert one.schedule == two.schedule
+    assert ms.validate(ms.selective(problem, device=machine, time_limit=0.2)).proven
+
+
+def test_the_rest_of_memsched_plans_them_or_refuses_by_name(tmp_path: Path) -> None:
+    problem, machine = layers(3), ms.Device(140, 8.0)
+    best = ms.plan(problem, device=machine)
+    assert best.planner == "selective"
+    assert ms.validate(best).proven
+    assert list(ms.compare(problem, device=machine)) == ["selective"]
+    assert ms.not_asked(problem)["pooch"] == "not with persistent tensors"
+    curve = ms.frontier(problem, beta=8.0, planner="selective")
+    assert min(curve.makespan) >= best.lower_bound - 1e-9
+    for planner in (ms.pooch, ms.olla, ms.modnn, ms.swap_all, ms.checkmate):
+        with pytest.raises(ms.InvalidInputError, match="has persistent tensors, such as 'p0', which"):
+            planner(problem, device=machine)
+    path = tmp_path / "step.json"
+    path.write_text(json.dumps(problem.to_json()))
+    said = CliRunner().invoke(command_line, ["plan", str(path), "--memory", "140", "--bandwidth", "8", "--json"])
+    assert said.exit_code == 0, said.output
