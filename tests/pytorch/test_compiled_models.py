@@ -416,7 +416,7 @@ def test_operations_with_effects_are_not_tried() -> None:
         ({"budget": "many"}, "not a number with a unit"),
         ({"budget": "50%", "mode": "fast"}, "must be one of eager"),
         ({"budget": "50%", "planner": "best"}, "planner is 'best'"),
-        ({"budget": "50%", "planner": "rotor"}, "rotor plans a Chain"),
+        ({"budget": "50%", "planner": "rotor"}, "planner is .rotor., which plans chains"),
         ({"budget": "50%", "optimizer": "adam"}, "optimizer is 'adam'"),
         ({"budget": "x%"}, "not a number with a unit"),
         ({"budget": 100}, "too small for the step"),

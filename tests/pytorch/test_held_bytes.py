@@ -13,6 +13,7 @@ from torch._higher_order_ops.while_loop import while_loop
 
 import memsched.torch as mt
 from memsched.torch.compiled.groups import plans
+from memsched.torch.compiled.held import Memory
 from pytorch.allocator import allocator_peak
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
@@ -167,3 +168,14 @@ def test_a_batch_in_parts_whose_input_needs_a_gradient() -> None:
         one.grad = None
     held = x.nbytes + sum(one.nbytes for one in net.parameters())
     assert held + allocator_peak(lambda: plan.step(x)) <= plan.result.schedule.budget + SMALL
+
+
+def test_an_address_that_is_used_again_is_other_memory() -> None:
+    """Steps of two graphs were planned anew now and then: what the first had returned was gone, and its place taken."""
+    memory = Memory()
+    for _ in range(100):
+        one = torch.zeros(100)
+        assert memory.bytes_beside([one]) == one.nbytes
+        memory.add([one])
+        assert memory.bytes_beside([one[:7]]) == 0
+        del one

@@ -409,7 +409,7 @@ def test_too_little_host_memory_is_an_error_before_the_step(model: nn.Sequential
         ({"budget": -5}, "budget is -5"),
         ({"device": "abacus"}, "abacus"),
         ({"planner": "oracle"}, "'oracle'; it must be one of auto"),
-        ({"planner": "rotor"}, "rotor plans a Chain"),
+        ({"planner": "rotor"}, "planner is .rotor., which plans chains"),
         ({"optimizer": "adam"}, "'adam'; give a torch.optim.Optimizer"),
         ({"optimizer": -1}, "optimizer is -1"),
         ({"loss": 5}, "loss is 5; it must be a function"),

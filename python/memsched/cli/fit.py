@@ -8,8 +8,8 @@ import click
 from rich.table import Table
 
 from memsched.cli.inputs import file_option, json_option, quiet_option
-from memsched.cli.show import INFEASIBLE, answer, facts, new_table, shown, working
-from memsched.errors import MemschedError
+from memsched.cli.show import INFEASIBLE, answer, facts, live, new_table, quiet, shown, working
+from memsched.errors import InvalidInputError, MemschedError
 from memsched.show.plots.figure import check_suffix
 from memsched.study.fit import LARGER, Fit, check_asked
 from memsched.support.units import exact_bytes, format_bytes, format_seconds, unit_written
@@ -59,6 +59,10 @@ def fit(
     """
     if output is not None:
         check_suffix(output)
+    if memory is not None and memory.strip().endswith("%"):
+        raise InvalidInputError(
+            f"--memory is {memory!r}; give a size, such as 80GiB: it is the device's, which has no share"
+        )
     asked: dict[str, Any] = {"device": device, "memory": memory, "optimizer": optimizer, "autocast": autocast}
     asked |= {"bandwidth": bandwidth, "time_limit": time_limit}
     check_asked(model, input, **asked)  # before PyTorch is imported, which takes seconds
@@ -68,6 +72,9 @@ def fit(
         if error.name != "torch":
             raise
         raise MemschedError("a look at a model needs PyTorch: pip install 'memsched[torch]'") from error
+    if not live() and not quiet():
+        more = ", and finding the largest batches; --no-largest is quicker" if largest else ""
+        click.echo(f"looking at {model}: counting its bytes{more}", err=True)
     with working(f"looking at {model}"):
         found = fit_spec(model, input, **asked, largest=largest)
     if output is not None:

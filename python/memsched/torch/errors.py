@@ -76,6 +76,12 @@ def _check_arguments(model: torch.nn.Module, args: Any, kwargs: Any) -> None:
     if not isinstance(kwargs, Mapping | None):
         what = "a tensor" if isinstance(kwargs, torch.Tensor) else shown(kwargs)
         raise InvalidInputError(f"kwargs is {what}; it must be a dict of named arguments, and others go to args")
+    devices = {one.device.type for one in (*model.parameters(), *(t for t in tensors_of((args, kwargs)) if t.dim()))}
+    if len(devices) > 1 and "meta" in devices:
+        raise CallError(
+            f"{name} cannot run on {_described((args, kwargs))}: model and inputs are on "
+            f"{' and '.join(sorted(devices))}: put them on one device"
+        )
 
 
 def _check_positions(model: torch.nn.Module, inputs: Any) -> None:
@@ -127,7 +133,8 @@ def _said(error: BaseException) -> str:
     """What the error says that was raised first, in a line; PyTorch's compiler wraps others."""
     while type(error).__module__.startswith("torch._dynamo") and (cause := error.__cause__ or error.__context__):
         error = cause
-    return str(error).strip().partition("\n")[0][:300].rstrip(".") or type(error).__name__
+    said = str(error).strip().partition("\n")[0].removesuffix(", but expected one of:")  # the rest is a list
+    return said[:300].rstrip(".") or type(error).__name__
 
 
 def _line(error: BaseException) -> str:
@@ -166,6 +173,10 @@ def _unbound(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappin
     return None
 
 
+def _all_numbers(values: Any) -> bool:
+    return all(isinstance(one, int | float) for one in values)
+
+
 def _remedy(model: torch.nn.Module, inputs: Any, said: str) -> str:
     devices = {str(one.device) for one in (*model.parameters(), *tensors_of(inputs))}
     if len(devices) > 1:
@@ -174,6 +185,10 @@ def _remedy(model: torch.nn.Module, inputs: Any, said: str) -> str:
         return "an nn.Embedding reads whole numbers: give tokens, dtype=torch.long"
     if "out of range in self" in said:
         return "a token or a position is not below the rows of an nn.Embedding: give other tokens or shorter sequences"
+    numbers = [k for k, one in enumerate(inputs[0]) if isinstance(one, tuple | list) and one and _all_numbers(one)]
+    if numbers and ("must be Tensor" in said or "invalid combination" in said):
+        sizes = ", ".join(map(str, inputs[0][numbers[0]]))
+        return f"args[{numbers[0]}] is a tuple of numbers: give a tensor, such as torch.randn({sizes})"
     nested = [k for k, one in enumerate(inputs[0]) if isinstance(one, tuple | list | dict)]
     if "must be Tensor" in said and nested:
         return f"args[{nested[0]}] is a {type(inputs[0][nested[0]]).__name__}: args is what stands in model(*args)"

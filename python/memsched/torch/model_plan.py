@@ -31,6 +31,8 @@ from memsched.torch.compiled.sizes import LossBytes
 from memsched.torch.compiled.special_groups import Expecting
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.errors import told
+from memsched.torch.module_state import check_same, parameters_of
+from memsched.torch.report import NO_OPTIMIZER, ShowsResult
 from memsched.torch.trial import trial_step, untouched
 from memsched.torch.verify import Verified, verified
 
@@ -39,7 +41,7 @@ _KEYS = ("options", "loss", "on", "unplanned", "resident", "plan", "result")
 _SAVED = ("budget", "device", "bandwidth", "host_memory", "planner", "time_limit", "optimizer", "reserve")
 
 
-class TorchPlan:
+class TorchPlan(ShowsResult):
     """How a training step of a model fits a budget. Made by `memsched.torch.plan`, or read by `TorchPlan.load`.
 
     Attributes
@@ -63,10 +65,12 @@ class TorchPlan:
         loss: LossBytes,
         device: torch.device,
         unplanned: Sequence[str] = (),
+        parameters: Document | None = None,
     ) -> None:
         self.plan, self.document, self.options, self.device = plan, document, options, device
         self._loss = loss
         self.unplanned = tuple(unplanned)
+        self._parameters = parameters  # of the model, by name; None in plans saved by 0.1.0
         self._applied: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -107,7 +111,9 @@ class TorchPlan:
 
     def report(self) -> str:
         """What the plan does and what it costs, as text."""
-        return "\n".join([self.plan.report(), *(f"\nnot planned\n  {reason}" for reason in self.unplanned)])
+        told = [f"\nnot planned\n  {reason}" for reason in self.unplanned]
+        told += [f"\nnot counted\n  {NO_OPTIMIZER}"] if self.options.optimizer is None else []
+        return "\n".join([self.plan.report(), *told])
 
     def at(
         self,
@@ -133,10 +139,11 @@ class TorchPlan:
         changed = {name: value for name, value in given.items() if value is not None}
         options = read_options({**fields(self.options, *_SAVED), **changed})
         plan, document = plan_again(self.plan, self.document, options)
-        return TorchPlan(plan, document, options, loss=self._loss, device=self.device, unplanned=self.unplanned)
+        more: dict[str, Any] = {"unplanned": self.unplanned, "parameters": self._parameters}
+        return TorchPlan(plan, document, options, loss=self._loss, device=self.device, **more)
 
     def frontier(self, points: int = 8, *, time_limit: float | None = None) -> list[TorchPlan]:
-        """Plans at budgets from the least memory of any plan to that of the plain step, at even distances.
+        """Plans at budgets from the least memory for which there is a plan to that of the plain step, evenly spread.
 
         Parameters
         ----------
@@ -148,11 +155,15 @@ class TorchPlan:
         Returns
         -------
         list of TorchPlan
-            From the smallest budget to the largest, without those for which the planner has no plan. `.result` has
-            peak, makespan and lower bound.
+            From the smallest budget to the largest; fewer than asked where the planner has no plan for one between, or
+            they are less than a byte apart. `.result` has peak, makespan and lower bound.
         """
         points = checks.count("points", points, 2, 10_000)
         least, most = min_memory(self.graph), peak_memory(self.graph)
+        try:
+            self.at(least, time_limit=time_limit)
+        except InfeasibleError as error:
+            least = min(error.min_memory, most)
         budgets = [least + (most - least) * k // (points - 1) for k in range(points)]
         plans = []
         for budget in dict.fromkeys(budgets):
@@ -176,8 +187,11 @@ class TorchPlan:
         ------
         MemschedError
             The model is compiled already.
+        InvalidInputError
+            Its parameters are not those of the model that was planned.
         """
         check_model(model)
+        check_same(self._parameters, model)
         if model._compiled_call_impl is not None:
             raise MemschedError("the model has a plan already, or is compiled; call remove() on its plan first")
         model._compiled_call_impl = _compiled(model, self._group())
@@ -232,6 +246,7 @@ class TorchPlan:
             "loss": dataclasses.asdict(self._loss),
             "on": self.device.type,
             "unplanned": list(self.unplanned),
+            **({} if self._parameters is None else {"parameters": self._parameters}),
             "resident": self.resident.parts(),
             "plan": self.document,
             "result": self.result.to_json(),
@@ -247,7 +262,7 @@ class TorchPlan:
             It is not a plan, or one of another version.
         """
         document = read_document(source, FORMAT)
-        check_keys(document, FORMAT, ("format", *_KEYS))
+        check_keys(document, FORMAT, ("format", *_KEYS), ("parameters",))
         try:
             return cls._read(document)
         except MemschedError:
@@ -271,6 +286,7 @@ class TorchPlan:
             loss=LossBytes(**_counts("loss of the plan", loss if isinstance(loss, dict) else {"most": loss})),
             device=torch.device(checks.text("on of the plan", document["on"])),
             unplanned=[checks.text("unplanned of the plan", one) for one in document["unplanned"]],
+            parameters=document.get("parameters"),
         )
 
     def _group(self) -> Group:
@@ -284,7 +300,7 @@ def _counts(what: str, parts: Mapping[str, Any]) -> dict[str, int]:
 @public
 def plan(
     model: torch.nn.Module,
-    args: Sequence[Any],
+    args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     budget: str | int,
@@ -370,8 +386,10 @@ def plan(
         seen = look(model, args, dict(kwargs or {}), options, loss=loss)
     if seen.unplanned:
         warnings.warn(seen.unplanned[0], UnplannedWarning, stacklevel=2)
-    made, document = plan_and_document(seen.visits, seen.returns, seen.resident, options)
-    return TorchPlan(made, document, options, loss=seen.loss, device=device_of(model), unplanned=seen.unplanned)
+    name = type(model).__name__
+    made, document = plan_and_document(seen.visits, seen.returns, seen.resident, options, name=name)
+    more: dict[str, Any] = {"unplanned": seen.unplanned, "parameters": parameters_of(model)}
+    return TorchPlan(made, document, options, loss=seen.loss, device=device_of(model), **more)
 
 
 def _compiled(model: torch.nn.Module, group: Group) -> Callable[..., Any]:

@@ -18,6 +18,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import is_lazy
 
+from memsched.errors import InvalidInputError
+
 
 def named_places(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Every place that holds a parameter or a buffer, once: a module that stands in several places has one name.
@@ -28,6 +30,32 @@ def named_places(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
         for name, tensor in (*module._parameters.items(), *module._buffers.items()):
             if tensor is not None:
                 yield f"{path}.{name}" if path else name, tensor
+
+
+def parameters_of(model: torch.nn.Module) -> dict[str, Any]:
+    """What a plan depends on: of each parameter its type, shape and whether it is trained."""
+    named = model.named_parameters()
+    return {name: [str(one.dtype).removeprefix("torch."), *one.shape, one.requires_grad] for name, one in named}
+
+
+def check_same(planned: dict[str, Any] | None, model: torch.nn.Module) -> None:
+    """Refuse a model with other parameters than the one that was planned; None: they are not known."""
+    if planned is None:
+        return
+    own = parameters_of(model)
+    name = next((one for one in (*planned, *own) if planned.get(one) != own.get(one)), None)
+    if name is not None:
+        raise InvalidInputError(
+            f"the plan is for another model: its parameter {name} is {_told(planned.get(name))}, and that of this "
+            f"{type(model).__name__} is {_told(own.get(name))}; plan this one"
+        )
+
+
+def _told(found: Any) -> str:
+    if not isinstance(found, list) or len(found) < 2:
+        return "not there"
+    kind, *shape, trained = found
+    return f"{kind} {'x'.join(map(str, shape))}".strip() + ("" if trained else ", frozen")
 
 
 @contextlib.contextmanager

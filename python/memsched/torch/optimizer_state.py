@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import operator
 from collections import defaultdict
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from memsched.errors import InvalidInputError, shown
 from memsched.problems.specs import parse_optimizer
 from memsched.support import checks
+from memsched.support.arguments import meant
 from memsched.torch.compiled.private import optimizer_hooks_aside
 from memsched.torch.module_state import generators_unchanged
 from memsched.torch.nests import tensors_of
@@ -39,7 +41,25 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer | int | None, device: torch
     if isinstance(inner, torch.optim.Optimizer) and inner.state is optimizer.state:
         return optimizer_bytes(inner, device)  # which it wraps, as those of accelerate do
     state = [*tensors_of(dict(optimizer.state)), *_state_after_one_step(optimizer)]
-    return distinct_bytes([tensor for tensor in state if tensor.device.type == device.type])
+    return distinct_bytes([tensor for tensor in state if tensor.device.type in (device.type, "meta")])
+
+
+def check_owner(optimizer: Any, model: torch.nn.Module) -> None:
+    """Refuse an optimiser that trains nothing of the model."""
+    if is_strange(optimizer, model.parameters()):
+        name, kind = type(model).__name__, type(optimizer).__name__
+        raise InvalidInputError(
+            f"optimizer is {kind}, and none of its parameters is one of {name}'s: it was built for another model; "
+            f"give one that was built with model.parameters()"
+        )
+
+
+def is_strange(optimizer: Any, parameters: Iterable[Any]) -> bool:
+    """Whether it trains none of these parameters, of which there are some."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return False
+    own = {id(one) for one in parameters}
+    return bool(own) and own.isdisjoint(id(one) for group in optimizer.param_groups for one in group["params"])
 
 
 def optimizer_named(spec: str, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
@@ -63,6 +83,10 @@ def optimizer_named(spec: str, parameters: Iterable[torch.nn.Parameter]) -> torc
         words = [f"{key}={value}" for key, value in options.items() if isinstance(value, str)]
         takes = f"the options are those of torch.optim.{found.__name__}, such as {name}?lr=0.01"
         takes = f"{' and '.join(words)} must be a number; {takes}" if words else takes
+        names = [*inspect.signature(found).parameters]
+        wrong = next((key for key in options if key not in names), None)
+        if wrong is not None and (close := meant(wrong, names)):
+            raise InvalidInputError(f"optimizer is {spec!r}: it takes no {wrong}; did you mean {close}?") from error
         raise InvalidInputError(f"optimizer is {spec!r}, which it does not take ({error}); {takes}") from error
 
 

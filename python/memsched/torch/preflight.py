@@ -23,7 +23,7 @@ from memsched.torch.batches import OtherBatchError, form_of, largest_size, least
 from memsched.torch.compiled.look import Loss, check_model, device_of, look, options_of
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import Timed, device_for, timed
-from memsched.torch.errors import CaptureError, told
+from memsched.torch.errors import CallError, CaptureError, told
 from memsched.torch.machines import MACHINES, machine
 from memsched.torch.nests import tensors_of, with_tensors
 from memsched.torch.optimizer_state import optimizer_named
@@ -40,7 +40,7 @@ _CAPTURES = 4  # of a step, until the largest batch is found
 @public
 def fit(
     model: torch.nn.Module,
-    args: Sequence[Any],
+    args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     memory: str | int | None = None,
@@ -132,16 +132,20 @@ def fit_spec(
         )
     with named_model(model, input, where="cuda" if device == "here" else "cpu", autocast=autocast) as built:
         stepping = None if optimizer is None else optimizer_named(optimizer, built.model.parameters())
-        return fit(
-            built.model,
-            built.args,
-            memory=memory,
-            device=device,
-            optimizer=stepping,
-            bandwidth=bandwidth,
-            time_limit=time_limit,
-            largest=largest,
-        )
+        try:
+            return fit(
+                built.model,
+                built.args,
+                memory=memory,
+                device=device,
+                optimizer=stepping,
+                bandwidth=bandwidth,
+                time_limit=time_limit,
+                largest=largest,
+            )
+        except CallError as error:  # in the words of who wrote Python; here a text was given
+            written = f"input={input}:int, or {input}:int:100 for numbers below 100"
+            raise CallError(str(error).replace("dtype=torch.long", written)) from error
 
 
 class _Asked:
@@ -163,6 +167,7 @@ class _Asked:
         modelled = options.device != "here" and device_of(model).type == "cpu"
         self._capability = machine(options.device)[0].capability if modelled else None
         self._batch = _batch(self._given)
+        self._returns_loss = False
         self.steady = functools.cache(self._steady)
         self._at = functools.cache(self._timed)
 
@@ -194,7 +199,7 @@ class _Asked:
         return ", ".join("x".join(map(str, one.shape)) or "a number" for one in tensors_of(self._given)) or "no tensors"
 
     def _not_given(self) -> list[str]:
-        given = {"optimizer": self._optimizer, "loss": self._loss}
+        given = {"optimizer": self._optimizer, "loss": self._loss or self._returns_loss or None}
         return [what for what, one in given.items() if one is None]
 
     def _largest_of(self, name: str) -> int | None:
@@ -322,6 +327,7 @@ class _Asked:
             seen = look(self._model, args, kwargs, self._options, loss=self._loss, prepare=prepare)
             if seen.unplanned:
                 raise CaptureError(f"a part of the step cannot be planned: {seen.unplanned[0]}")
+        self._returns_loss = any(one.meta["val"].numel() == 1 for one in seen.visits[-1].joint.tangents)
         return timed(seen.visits, seen.returns, seen.resident, self._options)
 
     def _seconds(self, batch: int) -> float:

@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Protocol
 
 from memsched.problems.problem import peak_memory
 from memsched.result import Result
 from memsched.support.units import format_bandwidth, format_bytes, format_percent, format_seconds
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from memsched.torch.compiled.plan import CompiledPlan
+
+NO_OPTIMIZER = "no optimizer was given, and none is counted"
+
+
+class _HasResult(Protocol):
+    @property
+    def result(self) -> Result: ...
+
+
+class ShowsResult:
+    """A plan that is shown as its `result` is: a table where it is printed, in notebooks with its picture."""
+
+    __slots__ = ()
+
+    def __str__(self: _HasResult) -> str:
+        return str(self.result)
+
+    def _repr_html_(self: _HasResult) -> str:
+        return self.result._repr_html_()
+
+    def plot(self: _HasResult, path: str | os.PathLike[str] | None = None) -> Figure:
+        """Draw the plan, as `memsched.plot` does, and save the picture if a path is given."""
+        return self.result.plot(path)
 
 
 _HELD = {

@@ -27,7 +27,7 @@ from memsched.torch.module_state import generators_unchanged, gradients_aside, l
 from memsched.torch.nests import tensors_of
 from memsched.torch.optimizer_state import distinct_bytes
 from memsched.torch.substitutes import Calls, Substituted, kernels_of
-from memsched.torch.weightless import Unwritten, fake_mode_of
+from memsched.torch.weightless import Unwritten, fake_mode_of, meta_as_cpu
 
 
 def steady(
@@ -58,7 +58,8 @@ def steady(
     mode = known or FakeTensorMode(allow_non_fake_inputs=True)
     left = nullcontext() if known else Leftovers(mode).taken_back()
     model_as_it_was = unchanged(model, loss, tensors=False)
-    with generators_unchanged(), optimizer_hooks_aside(), gradients_aside(model.parameters()), left, model_as_it_was:
+    grads_aside = gradients_aside(model.parameters())
+    with meta_as_cpu(), generators_unchanged(), optimizer_hooks_aside(), grads_aside, left, model_as_it_was:
         copied = [without_data(mode, model, args, kwargs, optimizer)]
         with mode, torch.enable_grad(), torch.autograd.set_detect_anomaly(False), warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -36,11 +36,12 @@ from memsched.torch.compiled.plan import (
 from memsched.torch.errors import CaptureError, told
 from memsched.torch.module_state import backward_aside
 from memsched.torch.nests import tensors_of
+from memsched.torch.report import NO_OPTIMIZER, ShowsResult
 from memsched.torch.trial import Step, random_state, untouched
 from memsched.torch.verify import Verified, verified
 
 
-class StepPlan:
+class StepPlan(ShowsResult):
     """How one training step of a model, with its loss, fits a budget. Made by `memsched.torch.plan_step`.
 
     Attributes
@@ -83,7 +84,8 @@ class StepPlan:
 
     def report(self) -> str:
         """What the plan does and what it costs, as text."""
-        return replace(self.plan, result=self.result).report()
+        told = [f"\nnot counted\n  {NO_OPTIMIZER}"] if self._options.optimizer is None else []
+        return "\n".join([replace(self.plan, result=self.result).report(), *told])
 
     def step(self, *args: Any) -> torch.Tensor:
         """One training step as planned: forward, loss and backward.
@@ -262,13 +264,14 @@ class _Steps:
 
     def __init__(self, model: torch.nn.Module, args: tuple[Any, ...], loss: Loss, options: Options) -> None:
         self._model, self._args, self._loss, self._options = model, args, loss, options
+        self._name = type(model).__name__
         self._timed: dict[int, Timed] = {}
         self._looks: dict[int, Look] = {}
 
     def planned(self) -> StepPlan:
         """Of the whole batch at once."""
         seen = self._look(self._args)
-        made, document = plan_and_document(seen.visits, seen.returns, seen.resident, self._options)
+        made, document = plan_and_document(seen.visits, seen.returns, seen.resident, self._options, name=self._name)
         key = key_of_step(made.result.graph, self._options, device_of(self._model))
         return StepPlan(self._model, self._loss, self._args, self._options, made.result, made, {key: document})
 
@@ -312,7 +315,8 @@ class _Steps:
             # Beside the gradient of a whole input, that of a part is as large for a moment.
             gathered = sum(visit.gradient_bytes for visit in seen.visits) + 2 * sum(one.nbytes for one in learning)
             self._looks[batch] = replace(seen, resident=replace(seen.resident, gradients=gathered))
-            self._timed[batch] = timed(seen.visits, seen.returns, self._looks[batch].resident, self._options)
+            held = self._looks[batch].resident
+            self._timed[batch] = timed(seen.visits, seen.returns, held, self._options, self._name)
         return Graph.from_json({**self._timed[batch].graph.to_json(), "batch": batch})
 
 

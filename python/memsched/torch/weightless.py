@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.meta_utils import MetaTensorDescriber
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -109,6 +111,25 @@ def make_fake(model: Any, fake: Any, device: Any) -> None:
         for name, value in list(vars(module).items()):
             if type(value) is torch.Tensor:
                 setattr(module, name, once(value))
+
+
+@contextlib.contextmanager
+def meta_as_cpu() -> Iterator[None]:
+    """Fake tensors made here of tensors on the meta device claim to be on the CPU.
+
+    PyTorch decomposes operations otherwise on meta, and the derivatives of some losses are lost.
+    """
+    describe = MetaTensorDescriber.describe_tensor
+
+    def described(self: Any, tensor: torch.Tensor, **more: Any) -> Any:
+        found = describe(self, tensor, **more)
+        return replace(found, device=torch.device("cpu")) if found.device.type == "meta" else found
+
+    MetaTensorDescriber.describe_tensor = described  # of the class: Dynamo makes converters of its own
+    try:
+        yield
+    finally:
+        MetaTensorDescriber.describe_tensor = describe
 
 
 class Unwritten(TorchDispatchMode):

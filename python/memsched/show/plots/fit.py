@@ -14,6 +14,8 @@ from memsched.support.units import exact_bytes, format_seconds, unit_written
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_DECIMAL = ("bytes", "kB", "MB", "GB", "TB")
+
 
 def plot_fit(found: Fit, path: str | os.PathLike[str] | None = None) -> Figure:
     """Draw a bar for each way to run a training step, and the memory of the device as a line.
@@ -34,6 +36,9 @@ def plot_fit(found: Fit, path: str | os.PathLike[str] | None = None) -> Figure:
     memory = found.memory
     most = max(memory, *(one.peak_memory for one in found.ways))
     factor, unit = byte_unit(most)
+    if unit_written(memory) in _DECIMAL:
+        power = max((k for k in range(len(_DECIMAL)) if most >= 1000**k), default=0)
+        factor, unit = 1000**power, _DECIMAL[power]
     colours = {True: CLASSES["keep"], False: IDEAL}
     bars = [Bar(one.name, one.peak_memory / factor, colours[one.fits], _said(one)) for one in found.ways]
     with drawing(path) as figure:

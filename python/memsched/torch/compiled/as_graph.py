@@ -177,6 +177,7 @@ def step_graph(
     seconds: Sequence[Sequence[float]],
     *,
     resident: int,
+    name: str = "step",
 ) -> Graph:
     """The graph that planners see: the forwards of all visits, then their backwards.
 
@@ -202,7 +203,7 @@ def step_graph(
             known.add((id(visit.joint), visit.parameters))
     ops = [op for part in parts for op in part.forward()]
     ops += [op for k in returns for op in parts[k].backward()]
-    return Graph([one for part in parts for one in part.tensors], ops, name="step", resident=resident)
+    return Graph([one for part in parts for one in part.tensors], ops, name=name, resident=resident)
 
 
 def prefix(visit: int, visits: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import fx
 
 from memsched.support.units import parse_bandwidth
 from memsched.torch.compiled.function import function_of
+from memsched.torch.compiled.gradients import check_gradients
 from memsched.torch.compiled.group import Group
 from memsched.torch.compiled.groups import group_of
 from memsched.torch.compiled.joint import check_casts, give_memory
@@ -33,6 +35,7 @@ from memsched.torch.compiled.private import (
 from memsched.torch.compiled.unit import Unit
 from memsched.torch.compiled.unplanned import Guarded, unplanned, warn_of_containers, warn_unplanned
 from memsched.torch.errors import CaptureError
+from memsched.torch.optimizer_state import is_strange
 
 
 def memsched(
@@ -102,6 +105,7 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Cal
             prepare(joint)
         with without_new_guards(joint):
             unit = Unit(joint, results, static, group)
+            check_gradients(module, unit.joint)
             units.append(unit)
             group.units.add(unit)
             example = unit.example()
@@ -136,15 +140,21 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Cal
     except (CaptureError, AssertionError, NotImplementedError, RuntimeError) as error:  # of AOTAutograd, too
         return unplanned(module, error, offload=_offloads(group.options))
 
-    return Guarded(module, _called(planned, direct, units), offload=_offloads(group.options))
+    return Guarded(module, _called(planned, direct, units, group.options.optimizer), offload=_offloads(group.options))
 
 
 def _called(
-    planned: Callable[..., Any], direct: Sequence[Callable[..., Any]], units: Sequence[Unit]
+    planned: Callable[..., Any], direct: Sequence[Callable[..., Any]], units: Sequence[Unit], optimizer: Any
 ) -> Callable[..., Any]:
     """What runs a graph: the direct call, where there is one and nothing is around it that it does not know."""
 
+    owned = not isinstance(optimizer, torch.optim.Optimizer)
+
     def call(*args: Any) -> Any:
+        nonlocal owned
+        if not owned:  # the parameters are known now
+            owned = True
+            _check_optimizer(optimizer, args)
         if direct and torch.is_grad_enabled() and not saving_is_hooked():
             return direct[0](*args)
         results = planned(*args)
@@ -153,6 +163,16 @@ def _called(
         return results
 
     return call
+
+
+def _check_optimizer(optimizer: torch.optim.Optimizer, args: Sequence[Any]) -> None:
+    if is_strange(optimizer, [one for one in args if isinstance(one, torch.nn.Parameter) and one.requires_grad]):
+        warnings.warn(
+            f"optimizer is {type(optimizer).__name__}, which trains no parameter of what is compiled: was it built for "
+            "another model? Its state is counted",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def _offloads(options: Options) -> bool:

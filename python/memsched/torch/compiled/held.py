@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from memsched.support.units import parse_bytes
 from memsched.torch.compiled.as_graph import Resident, Visit, held_by_caller
@@ -176,18 +177,20 @@ class Identities:
 
 
 class Memory:
-    """The memory in which some tensors lie."""
+    """The memory in which some tensors lie, or lay."""
 
     def __init__(self) -> None:
         self._bytes: dict[int, int] = {}  # by storage
+        self._known: list[StorageWeakRef] = []  # while one is here, no other storage gets its address
 
     def add(self, tensors: Iterable[torch.Tensor]) -> None:
         """These tensors, too."""
         for one in tensors:
             storage = one.untyped_storage()
             key, size = storage._cdata, storage.nbytes()
-            if size > self._bytes.get(key, 0):
-                self._bytes[key] = size
+            if key not in self._bytes:
+                self._known.append(StorageWeakRef(storage))
+            self._bytes[key] = max(size, self._bytes.get(key, 0))
 
     def bytes_beside(self, tensors: Iterable[torch.Tensor]) -> int:
         """The bytes of the memory of other tensors that it has not."""

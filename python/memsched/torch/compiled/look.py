@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.nn.parameter import is_lazy
 
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, shown
 from memsched.torch.compiled.as_graph import Resident, Visit, held_by_caller
 from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.leftovers import Leftovers
@@ -34,8 +34,8 @@ from memsched.torch.errors import CaptureError
 from memsched.torch.meter import Meter
 from memsched.torch.module_state import backward_aside, generators_unchanged, gradients_put_back, unchanged
 from memsched.torch.nests import tensors_of, with_tensors
-from memsched.torch.optimizer_state import optimizer_bytes
-from memsched.torch.weightless import Unwritten, fake_mode_of
+from memsched.torch.optimizer_state import check_owner, optimizer_bytes
+from memsched.torch.weightless import Unwritten, fake_mode_of, meta_as_cpu
 
 Loss = Callable[[Any], torch.Tensor]
 _SERIAL = itertools.count()
@@ -85,7 +85,8 @@ def look(
     mode = known or FakeTensorMode(allow_non_fake_inputs=True)
     left = contextlib.nullcontext() if known else Leftovers(mode).taken_back()
     # A model without data is not copied: the look's gradients would stay, and count as the caller's in the next.
-    with generators_unchanged(), left, unchanged(model, loss, tensors=False), gradients_put_back(model.parameters()):
+    kept = unchanged(model, loss, tensors=False)
+    with meta_as_cpu(), generators_unchanged(), left, kept, gradients_put_back(model.parameters()):
         return _looked_at(mode, without_data(mode, model, args, kwargs), options, loss, within, prepare)
 
 
@@ -191,7 +192,8 @@ def without_data(
                 made[id(one)] = torch.tensor(steps, dtype=one.dtype, device=one.device)
     for one in _tensors(model, args, kwargs, groups, state):
         if id(one) not in made:
-            made[id(one)] = one if hasattr(one, "fake_mode") else mode.from_tensor(one)
+            known = hasattr(one, "fake_mode") and one.device.type != "meta"
+            made[id(one)] = one if known else mode.from_tensor(one)
             if one.is_leaf and one.grad is not None:
                 made[id(one)].grad = mode.from_tensor(one.grad)
     try:
@@ -261,7 +263,9 @@ def _loss_bytes(loss: Loss, result: Any, mode: FakeTensorMode) -> LossBytes:
 def check_loss(value: Any) -> None:
     """Refuse what a loss returns that is no scalar."""
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
-        raise InvalidInputError(f"loss returns {value!r}; it must return one number as a tensor")
+        tensor = isinstance(value, torch.Tensor)
+        what = f"a tensor of shape {tuple(value.shape)}" if tensor else shown(value)
+        raise InvalidInputError(f"loss returns {what}; it must return one number as a tensor")
 
 
 def check_model(model: object) -> None:
@@ -280,13 +284,16 @@ def check_call(model: object, args: object) -> None:
 
 
 def device_of(model: torch.nn.Module) -> torch.device:
-    """Where most of a model is."""
+    """Where most of a model is; a model on the meta device counts as on the CPU."""
     sizes: dict[torch.device, int] = {}
     for one in model.parameters():
         sizes[one.device] = sizes.get(one.device, 0) + (0 if is_lazy(one) else one.numel())
-    return max(sizes, key=lambda device: sizes[device], default=torch.device("cpu"))
+    found = max(sizes, key=lambda device: sizes[device], default=torch.device("cpu"))
+    return torch.device("cpu") if found.type == "meta" else found
 
 
 def options_of(model: torch.nn.Module, *, optimizer: Any, **given: Any) -> Options:
     """Options for a model, checked; of an optimiser the bytes of its state count."""
-    return read_options({**given, "optimizer": optimizer_bytes(optimizer, device_of(model))})
+    check_owner(optimizer, model)
+    counted = None if optimizer is None else optimizer_bytes(optimizer, device_of(model))
+    return read_options({**given, "optimizer": counted})

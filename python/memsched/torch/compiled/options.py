@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from memsched.errors import InvalidInputError, shown
-from memsched.planners.registry import check_planner
+from memsched.planners.registry import PLANNERS, check_planner
 from memsched.problems.budget import read_memory
 from memsched.support import checks, quantities
 from memsched.support.arguments import meant
@@ -81,6 +81,12 @@ def read_options(given: Mapping[str, Any] | None) -> Options:
         parse_bytes(options.host_memory, "host_memory")
     parse_bytes(options.reserve, "reserve")
     check_planner(options.planner)
+    graphs = ["auto", *(name for name, one in PLANNERS.items() if one.takes_graphs)]
+    if options.planner not in graphs:
+        raise InvalidInputError(
+            f"planner is {options.planner!r}, which plans chains, and a training step is a graph; give one of "
+            f"{', '.join(graphs)}"
+        )
     return replace(options, time_limit=quantities.time_limit(options.time_limit))
 
 

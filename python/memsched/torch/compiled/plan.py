@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import bisect
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -25,13 +25,15 @@ from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.times import measured_seconds, modelled_seconds
 from memsched.torch.link import default_host_memory, measure_link
 from memsched.torch.machines import Link, machine
-from memsched.torch.report import describe
+from memsched.torch.report import ShowsResult, describe
 from memsched.torch.roofline import describe as describe_model
 from memsched.validation.plan import validate
 
+_Plan = TypeVar("_Plan")
+
 
 @dataclass(frozen=True, slots=True)
-class CompiledPlan:
+class CompiledPlan(ShowsResult):
     """How a training step that torch.compile captured fits a budget.
 
     Attributes
@@ -80,7 +82,9 @@ class Timed:
     link: Link | None  # to the host, where one is known
 
 
-def timed(visits: Sequence[Visit], returns: Sequence[int], held: Resident, options: Options) -> Timed:
+def timed(
+    visits: Sequence[Visit], returns: Sequence[int], held: Resident, options: Options, name: str = "step"
+) -> Timed:
     """Measure or model the times of a step."""
     seconds, source, link = _times_of(visits, options)
     facts = {
@@ -89,7 +93,7 @@ def timed(visits: Sequence[Visit], returns: Sequence[int], held: Resident, optio
         "strides_differ": [visit.joint.strides_differ for visit in visits],
         "source": source,
     }
-    return Timed(step_graph(visits, returns, seconds, resident=held.total), facts, link)
+    return Timed(step_graph(visits, returns, seconds, resident=held.total, name=name), facts, link)
 
 
 def plan_and_document(
@@ -99,6 +103,7 @@ def plan_and_document(
     options: Options,
     known: Mapping[str, Document] | None = None,
     others: Sequence[Sequence[int]] = (),
+    name: str = "step",
 ) -> tuple[CompiledPlan, Document]:
     """Plan the step that visits make, or find the plan that was made for the like; and how the plan is kept.
 
@@ -106,7 +111,7 @@ def plan_and_document(
     were made before, by `key_of_step`. `others` are orders of the backwards, besides `returns`, in which the plan must
     fit, too.
     """
-    problem = _Problem(visits, [returns, *others], held, options)
+    problem = _Problem(visits, [returns, *others], held, options, name)
     memory, device, untimed = problem.memory(options.budget), visits[0].joint.device, problem.untimed[0]
     general, key = key_of_step(untimed, options, device), key_of_step(untimed, options, device, memory)
     document = (known or {}).get(general) or cache.find(key)
@@ -146,7 +151,13 @@ def plan_again(plan: CompiledPlan, document: Document, options: Options) -> tupl
     try:
         result = _solve(graph, device, options)
     except InfeasibleError as error:
-        raise too_small(graph, memory, f"{options.planner} needs", error.min_memory) from None
+        needed = error.min_memory
+        if options.planner == "selective":
+            budgets = [parse_memory(f"{percent}%", graph, "the budget") for percent in range(101)]
+            of: dict[int, Device] = {one: Device.from_json({**device.to_json(), "memory": one}) for one in budgets}
+            found = _least_enough(budgets, memory, lambda one: _solve(graph, of[one], options, quick=True))
+            needed = found.device.memory
+        raise too_small(graph, memory, f"{options.planner} needs", needed) from None
     return CompiledPlan(result, plan.resident, plan.times), {**document, **described(result)}
 
 
@@ -184,6 +195,19 @@ def plan_carefully(visit: Visit, held: Resident, options: Options) -> CompiledPl
     return _Problem([visit], [[0]], held, options).careful(0)
 
 
+def _least_enough(budgets: Sequence[int], above: int, solved: Callable[[int], _Plan]) -> _Plan:
+    """The plan for the least of some rising budgets above one for which there is a plan, as there is for the last."""
+    few, enough = bisect.bisect_right(budgets, above), len(budgets) - 1
+    best = solved(budgets[enough])
+    while few < enough:
+        middle = (few + enough) // 2
+        try:
+            best, enough = solved(budgets[middle]), middle
+        except InfeasibleError:
+            few = middle + 1
+    return best
+
+
 _TRIES = 8  # at less and less memory
 
 
@@ -191,14 +215,20 @@ class _Problem:
     """A step to be planned, for all of these orders of its backwards; the first is that of the plan."""
 
     def __init__(
-        self, visits: Sequence[Visit], orders: Sequence[Sequence[int]], held: Resident, options: Options
+        self,
+        visits: Sequence[Visit],
+        orders: Sequence[Sequence[int]],
+        held: Resident,
+        options: Options,
+        name: str = "step",
     ) -> None:
-        self._visits, self._orders, self._held, self._options = visits, orders, held, options
+        self._visits, self._orders, self._held, self._options, self._name = visits, orders, held, options, name
         seconds = [[0.0] * len(visit.joint.operations) for visit in visits]
         self.untimed = [self._graph(seconds, k) for k in range(len(orders))]  # by order
 
     def _graph(self, seconds: Sequence[Sequence[float]], order: int = 0) -> Graph:
-        return step_graph(self._visits, self._orders[order], seconds, resident=self._held.total)
+        held = self._held.total
+        return step_graph(self._visits, self._orders[order], seconds, resident=held, name=self._name)
 
     def memory(self, budget: str | int) -> int:
         """A budget in bytes; if it is a percentage, that of the order that needs most."""
@@ -209,7 +239,7 @@ class _Problem:
 
         Where those for each order fit in no other, plans for less memory may.
         """
-        found = timed(self._visits, self._orders[0], self._held, self._options)
+        found = timed(self._visits, self._orders[0], self._held, self._options, self._name)
         if not quick:
             warn_if_slow(found.graph, slowest(device_for(memory, found.link, self._options)), "bandwidth")
         needed = None  # no error, which would keep the frames of the step alive
@@ -254,15 +284,7 @@ class _Problem:
     def careful(self, memory: int) -> CompiledPlan:
         """A plan for about the least memory above the given one for which there is one, of whole percents."""
         budgets = [self.memory(f"{percent}%") for percent in range(101)]
-        few, enough = bisect.bisect_right(budgets, memory), len(budgets) - 1
-        best, _ = self.solved(budgets[enough], quick=True)
-        while few < enough:
-            middle = (few + enough) // 2
-            try:
-                (best, _), enough = self.solved(budgets[middle], quick=True), middle
-            except InfeasibleError:
-                few = middle + 1
-        return best
+        return _least_enough(budgets, memory, lambda one: self.solved(one, quick=True)[0])
 
     def usable(self, document: Document, memory: int) -> CompiledPlan | None:
         """A plan from a cache or another process; None if it is none for this step, or does not fit in all orders."""
