@@ -344,3 +344,13 @@ def test_one_of_a_kind_is_told_in_the_singular() -> None:
     assert repr(ms.compare(tiny, "100%", planners=["rotor"])).startswith("Comparison(1 planner, best")
     assert repr(ms.place([ms.Buffer(0, 1, 4)])).startswith("Placement(1 buffer, ")
     assert repr(ms.sweep(tiny, ["rotor"], memory=["100%"], beta=[8.0])).startswith("Sweep(1 point: 1 planned, ")
+
+
+@given(st.integers(1, 500), st.integers(0, 30000))
+def test_a_percentage_is_told_as_it_was_given(size: int, hundredths: int) -> None:
+    """60 % of few bytes, rounded down to whole ones, was told as 59.38 %."""
+    chain = ms.Chain([1, 1], [1, 1], [size] * 3, [0, size, size])
+    given = f"{hundredths / 100}%"
+    told = told_bytes(parse_memory(given, chain), "%", chain).split(" (")[0]
+    assert parse_memory(told, chain) == parse_memory(given, chain)
+    assert len(told) <= len(given)

@@ -110,8 +110,10 @@ def told_bytes(count: int, unit: str, problem: Problem, *, up: bool = False) -> 
     least, most = least_memory(problem), peak_memory(problem)
     if most == least or count < least:
         return exact_bytes(count, up=up)
-    percent = Fraction(100 * (count - least), most - least)
-    text = f"{math.ceil(100 * percent) / 100 if up else float(percent):.2f}".rstrip("0").rstrip(".")
+    percent, byte = Fraction(100 * (count - least), most - least), Fraction(100, most - least)
+    above = (Fraction(math.ceil(percent * parts), parts) for parts in (1, 10, 100))
+    meant = next((one for one in above if one < percent + byte), None)  # percentages are rounded down to whole bytes
+    text = f"{float(meant or (math.ceil(100 * percent) / 100 if up else percent)):.2f}".rstrip("0").rstrip(".")
     return f"{text}% ({exact_bytes(count).replace(' (', ', ').rstrip(')')})"
 
 
