@@ -173,7 +173,7 @@ def test_a_frontier_has_as_many_points_as_asked() -> None:
 
 
 def test_an_optimizer_of_another_model_is_told() -> None:
-    other = torch.optim.Adam(blocks(1).parameters())
+    other = torch.optim.Adam(nn.Linear(3, 3).parameters())
     model, args = blocks(), (torch.randn(256, 64),)
     words = "optimizer is Adam, and none of its parameters is one of Sequential's"
     with pytest.raises(ms.InvalidInputError, match=words):
@@ -182,6 +182,8 @@ def test_an_optimizer_of_another_model_is_told() -> None:
         memsched.torch.fit(model, args, memory="6MB", device=V100, optimizer=other, largest=False)
     own = torch.optim.Adam([*model.parameters(), *blocks(1).parameters()])
     assert planned(model, optimizer=own).resident.optimizer > 0
+    masters = torch.optim.Adam([one.detach().double().requires_grad_() for one in model.parameters()])
+    assert planned(model, optimizer=masters).resident.optimizer > 0
     step = torch.compile(model, backend="memsched", options={"budget": "100%", "optimizer": other})
     with pytest.warns(UserWarning, match="optimizer is Adam, which trains no parameter of what is compiled"):
         step(*args).sum().backward()

@@ -50,16 +50,19 @@ def check_owner(optimizer: Any, model: torch.nn.Module) -> None:
         name, kind = type(model).__name__, type(optimizer).__name__
         raise InvalidInputError(
             f"optimizer is {kind}, and none of its parameters is one of {name}'s: it was built for another model; "
-            f"give one that was built with model.parameters()"
+            "give one that was built with model.parameters(), or the bytes of its state"
         )
 
 
-def is_strange(optimizer: Any, parameters: Iterable[Any]) -> bool:
-    """Whether it trains none of these parameters, of which there are some."""
+def is_strange(optimizer: Any, parameters: Iterable[torch.Tensor]) -> bool:
+    """Whether it trains none of these parameters, of which there are some, nor what may be copies or shards of them."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         return False
-    own = {id(one) for one in parameters}
-    return bool(own) and own.isdisjoint(id(one) for group in optimizer.param_groups for one in group["params"])
+    own = list(parameters)
+    trained = [one for group in optimizer.param_groups for one in group["params"]]
+    if not {id(one) for one in own}.isdisjoint(map(id, trained)):
+        return False
+    return bool(own) and not {one.shape for one in trained} <= {one.shape for one in own}
 
 
 def optimizer_named(spec: str, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
