@@ -118,12 +118,12 @@ def test_why_a_planner_needs_more() -> None:
 def test_names_of_planners_in_place_of_others() -> None:
     refused(lambda: ms.compare(OWN, "40%", 8, planners=[]), "planners is empty", "leave it out")
     refused(lambda: ms.compare(OWN, "40%", 8, planners="all"), "leave it out")
-    refused(lambda: ms.frontier(OWN, 8, planner=["rotor", "pofo"]), "give one name")  # type: ignore[arg-type]
+    refused(lambda: ms.frontier(OWN, 8, planner=["rotor", "pofo"]), "give one name")  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_calls_with_other_arguments() -> None:
-    refused(lambda: ms.Buffer(start=0, stop=3, size=4), "did you mean 'end'?")  # type: ignore[call-arg]
-    refused(lambda: ms.profiles.names("resnet"), "names takes 0 positional arguments")  # type: ignore[call-arg]
+    refused(lambda: ms.Buffer(start=0, stop=3, size=4), "did you mean 'end'?")  # type: ignore[call-arg]  # wrong on purpose
+    refused(lambda: ms.profiles.names("resnet"), "names takes 0 positional arguments")  # type: ignore[call-arg]  # wrong on purpose
     refused(lambda: ms.profiles.load("resnet-18"), "similar names: resnet18-1000-b2")
 
 

@@ -35,7 +35,7 @@ from memsched.study.feature_maps import feature_map_classes
 from memsched.study.frontier import Frontier, frontier
 from memsched.study.sweep.api import plan_again, read_store, sweep
 from memsched.study.sweep.table import Sweep, SweepProgress
-from memsched.support.arguments import construct, public
+from memsched.support.arguments import explain_dataclass, public
 from memsched.support.values import immutable
 from memsched.support.views import Shown, Tabular
 from memsched.validation.placement import validate_placement
@@ -129,7 +129,7 @@ __all__ += planners.__all__
 for _value in list(globals().values()):
     if isinstance(_value, type) and dataclasses.is_dataclass(_value):
         immutable(_value)
-        construct(_value)
+        explain_dataclass(_value)
 
 _PLOTS = "memsched.show.plots"
 _AT_FIRST_USE = {

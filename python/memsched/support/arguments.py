@@ -85,7 +85,7 @@ def _ours(frame: types.FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).startswith("memsched.")
 
 
-def _construct(kind: type) -> None:
+def _explain_core_class(kind: type) -> None:
     """The same for the constructor of a class of the core, which names its arguments in the error that it raises."""
     construct = kind.__init__  # type: ignore[misc]  # of this very class, to be called from its replacement
 
@@ -108,7 +108,7 @@ def _construct(kind: type) -> None:
     kind.__init__ = init  # type: ignore[misc]  # of this very class, as above
 
 
-def construct(kind: type) -> None:
+def explain_dataclass(kind: type) -> None:
     """The same for the constructor of a dataclass."""
     made = kind.__init__  # type: ignore[misc]  # of this very class, as above
 
@@ -198,4 +198,4 @@ def meant(name: str, free: Collection[str]) -> str | None:
 
 
 for _kind in (Chain, Device, Graph, Schedule):
-    _construct(_kind)
+    _explain_core_class(_kind)
