@@ -73,7 +73,7 @@ START = {"saved": [6, 5], **{field: [0, 0] for field in BYTE_COLUMNS[3:]}, **BAS
 @pytest.mark.parametrize("field", [*NUMBER_COLUMNS, *BYTE_COLUMNS])
 @pytest.mark.parametrize("index", [0, 1])
 def test_bad_entries_of_a_chain(field: str, index: int) -> None:
-    for value in (nan, inf, -inf, -1, -0.5, True, "3", None, 1j, [1], {}):
+    for value in (nan, inf, -inf, -1, -0.5, True, "three", None, 1j, [1], {}):
         column: list[Any] = list(START[field])
         column[index] = value
         refused(lambda column=column: chain(**{field: column}), f"{field}[{index}]", repr(value))

@@ -35,6 +35,24 @@ def same(one: ms.Result, other: ms.Result) -> None:
     assert one.makespan == other.makespan
 
 
+def test_chains_and_graphs_are_built_from_texts() -> None:
+    times, sizes = ["1 ms", 0.002, "3ms"], ["1MiB", 2 * MIB, "3 MiB", "0.5MiB"]
+    chain = ms.Chain(
+        times, times, sizes, sizes, saved=["4MiB"] * 3, resident="1GiB", pieces=[["2MiB"], ["1MiB"], ["3.5MiB"]]
+    )
+    assert chain.forward_time.tolist() == [0.001, 0.002, 0.003]
+    assert chain.activation.tolist() == [MIB, 2 * MIB, 3 * MIB, MIB // 2]
+    assert (chain.resident, chain.pieces) == (2**30, [[2 * MIB], [MIB], [3 * MIB + MIB // 2]])
+    op = {"name": "F", "phase": "fwd", "reads": ["x"], "writes": ["y"], "skip_workspace": "2kB"}
+    op |= {"tape": ["y"], "choices": [{"alg": "direct", "time": "2us", "workspace": "1 kB"}]}
+    tensors = [{"name": "x", "size": "1kB", "role": "input"}, {"name": "y", "size": 7, "role": "activation"}]
+    graph = ms.Graph(tensors, [op], resident="3MB")
+    assert (graph.resident, graph.tensors[0]["size"], graph.ops[0]["skip_workspace"]) == (3_000_000, 1000, 2000)
+    assert graph.ops[0]["choices"] == [{"alg": "direct", "time": 2e-6, "workspace": 1000}]
+    with pytest.raises(ms.InvalidInputError, match=r"tensors\[0\]: size is '1 cup', whose unit 'cup' is not"):
+        ms.Graph([tensors[0] | {"size": "1 cup"}, tensors[1]], [op])
+
+
 @pytest.mark.parametrize("planner", sorted({*CHAINS, *GRAPHS}))
 def test_texts_are_numbers_for_every_planner(planner: str) -> None:
     problem, plan = CHAIN if planner in CHAINS else GRAPH, getattr(ms, planner)

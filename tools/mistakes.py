@@ -84,7 +84,7 @@ PROBLEMS = [
     'ms.Chain.load("~/chain.json")',
     "ms.Chain([1, 1], [1], [4, 4, 4], [0, 4, 4])",
     "ms.Chain([1, 1], [1, 1], [4, 4], [0, 4])",
-    'ms.Chain([1, 1], [1, 1], ["4MB", 4, 4], [0, 4, 4])',
+    'ms.Chain([1, 1], [1, 1], ["4 mebi", 4, 4], [0, 4, 4])',
     "ms.Chain([1, -1], [1, 1], [4, 4, 4], [0, 4, 4])",
     "ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 4, 4], saved=[1, 1])",
     'ms.Chain.from_json({"format": "memsched-chain/1", "name": "mine"})',

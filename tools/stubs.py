@@ -25,10 +25,10 @@ STUB = Path(__file__).resolve().parent.parent / "python" / "memsched" / "_core.p
 
 HEADER = "# Written by tools/stubs.py from the extension; do not edit.\n# ruff: noqa: E501\n"
 
-# _Number: int, float and numpy scalars; not str. _Column: lists, tuples and arrays of them.
+# _Number: int, float and numpy scalars; not str. _Column: lists, tuples and arrays of them, or of texts with units.
 ALIASES = """
 _Number = typing.SupportsFloat | typing.SupportsIndex
-_Column = typing.Iterable[_Number]
+_Column = typing.Iterable[_Number | str]
 _Flags = numpy.typing.NDArray[numpy.uint8]
 _Seconds = numpy.typing.NDArray[numpy.float64]
 _Bytes = numpy.typing.NDArray[numpy.int64]
@@ -77,7 +77,7 @@ ARGUMENTS = {
     "planner": "_Document | None",
     "progress": "typing.Callable[[float], object] | None",
     "provenance": "_Document | None",
-    "resident": "_Number",
+    "resident": "_Number | str",
     "rounds": "typing.Iterable[typing.Iterable[_Number]] | None",
     "saved": "_Column | None",
     "source": "_Document | str | os.PathLike[str]",

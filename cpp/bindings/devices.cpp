@@ -5,12 +5,6 @@
 namespace memsched::bindings {
 namespace {
 
-// A quantity: a text with a unit, as `memsched.support.quantities` reads it, becomes a number.
-py::object quantity(const py::object& value, const char* field, const char* kind) {
-    const bool text = py::isinstance<py::str>(value);
-    return text ? py::object(py::module_::import("memsched.support.quantities").attr(kind)(field, value)) : value;
-}
-
 Device make_device(const py::object& memory, const py::object& bandwidth, const py::object& d2h, const py::object& h2d,
                    const py::object& duplex, const py::object& latency, const py::object& host_memory,
                    const py::object& name) {
@@ -26,15 +20,15 @@ Device make_device(const py::object& memory, const py::object& bandwidth, const 
                : !bandwidth.is_none() ? to_number(quantity(bandwidth, "bandwidth", "bandwidth"), "bandwidth")
                                       : 0.0;
     };
-    Device device{to_bytes(quantity(memory, "memory", "size"), "memory"),
+    Device device{to_size(memory, "memory"),
                   speed(d2h, "d2h"),
                   speed(h2d, "h2d"),
                   to_flag(duplex, "duplex"),
-                  to_number(quantity(latency, "latency", "seconds"), "latency"),
+                  to_duration(latency, "latency"),
                   {},
                   ""};
     if (!host_memory.is_none()) {
-        device.host_memory = to_bytes(quantity(host_memory, "host_memory", "size"), "host_memory");
+        device.host_memory = to_size(host_memory, "host_memory");
     }
     device.name = name.is_none() ? "" : to_text(name, "name");
     check_device(device);

@@ -15,14 +15,14 @@ Chain make_chain(const py::object& forward_time, const py::object& backward_time
                  const py::object& provenance) {
     ChainColumns c;
     ChainGiven given;
-    c.forward_time = to_column(forward_time, "forward_time", to_number);
-    c.backward_time = to_column(backward_time, "backward_time", to_number);
-    c.activation = to_column(activation, "activation", to_bytes);
-    c.gradient = to_column(gradient, "gradient", to_bytes);
+    c.forward_time = to_column(forward_time, "forward_time", to_duration);
+    c.backward_time = to_column(backward_time, "backward_time", to_duration);
+    c.activation = to_column(activation, "activation", to_size);
+    c.gradient = to_column(gradient, "gradient", to_size);
     const auto optional = [](const py::object& value, const char* field, std::vector<Bytes>& column, bool& is_given) {
         is_given = !value.is_none();
         if (is_given) {
-            column = to_column(value, field, to_bytes);
+            column = to_column(value, field, to_size);
         }
     };
     optional(saved, "saved", c.saved, given.saved);
@@ -35,10 +35,10 @@ Chain make_chain(const py::object& forward_time, const py::object& backward_time
     if ((given.pieces = !pieces.is_none())) {
         std::size_t k = 0;
         for (const py::handle storages : items(pieces, "pieces")) {
-            c.pieces.push_back(to_column(storages, "pieces[" + std::to_string(k++) + "]", to_bytes));
+            c.pieces.push_back(to_column(storages, "pieces[" + std::to_string(k++) + "]", to_size));
         }
     }
-    c.resident = to_bytes(resident, "resident");
+    c.resident = to_size(resident, "resident");
     c.name = name.is_none() ? "chain" : to_text(name, "name");
     c.provenance = provenance.is_none() ? "" : dump_json(provenance, "provenance");
     return Chain(std::move(c), given);
@@ -67,7 +67,7 @@ Tensor parse_tensor(py::handle value, std::size_t index) {
     const std::string what = "tensors[" + std::to_string(index) + "]";
     const py::dict d = to_dict(value, what);
     check_keys(d, what, {"name", "size", "role"}, {});
-    Tensor tensor{to_text(d["name"], what + ": name"), to_bytes(d["size"], what + ": size"), Role::activation};
+    Tensor tensor{to_text(d["name"], what + ": name"), to_size(d["size"], what + ": size"), Role::activation};
     const std::string role = to_text(d["role"], what + ": role");
     const auto found = std::ranges::find(roles, role);
     if (found == std::end(roles)) {
@@ -109,14 +109,14 @@ Op parse_op(py::handle value, std::size_t index, const std::unordered_map<std::s
     for (const py::handle item : items(d["choices"], what + ": choices")) {
         const py::dict c = to_dict(item, what + ": a choice");
         check_keys(c, what + ": a choice", {"alg", "time", "workspace"}, {});
-        op.choices.push_back({to_text(c["alg"], what + ": alg"), to_number(c["time"], what + ": time"),
-                              to_bytes(c["workspace"], what + ": workspace")});
+        op.choices.push_back({to_text(c["alg"], what + ": alg"), to_duration(c["time"], what + ": time"),
+                              to_size(c["workspace"], what + ": workspace")});
     }
     if (d.contains("once")) {
         op.once = to_flag(d["once"], what + ": once");
     }
     if (d.contains("skip_workspace")) {
-        op.skip_workspace = to_bytes(d["skip_workspace"], what + ": skip_workspace");
+        op.skip_workspace = to_size(d["skip_workspace"], what + ": skip_workspace");
     }
     return op;
 }
@@ -126,7 +126,7 @@ Graph make_graph(const py::object& tensors, const py::object& ops, const py::obj
     GraphData data;
     data.name = to_text(name, "name");
     data.batch = to_whole(batch, "batch");
-    data.resident = to_bytes(resident, "resident");
+    data.resident = to_size(resident, "resident");
     std::unordered_map<std::string, TensorId> ids;
     for (const py::handle value : items(tensors, "tensors")) {
         hear_interrupts();
@@ -192,6 +192,8 @@ py::list ops_of(const Graph& graph) {
 void bind_problems(py::module_& module) {
     py::class_<Chain> chain(module, "Chain", R"(A sequential model of n stages, as columns. Immutable.
 
+Seconds and bytes may also be texts with units, such as "2 ms" and "6MiB".
+
 Parameters
 ----------
 forward_time, backward_time : sequence of float, shape [n]
@@ -223,6 +225,8 @@ Examples
 >>> import memsched as ms
 >>> ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5], saved=[9, 5]).n
 2
+>>> ms.Chain(["1 ms"], ["2 ms"], ["4MiB", "6MiB"], [0, "6MiB"]).activation.tolist()
+[4194304, 6291456]
 )");
     const auto none = py::none();
     chain
@@ -285,6 +289,8 @@ Examples
 
     py::class_<Graph> graph(module, "Graph",
                             R"(One training step as ops and tensors, each tensor written once. Immutable.
+
+Seconds and bytes may also be texts with units, such as "2 ms" and "6MiB".
 
 Parameters
 ----------

@@ -124,6 +124,18 @@ double to_number(py::handle value, const std::string& field) {
     return number;
 }
 
+py::object quantity(py::handle value, const std::string& field, const char* kind) {
+    return PyUnicode_Check(value.ptr()) == 0
+               ? py::reinterpret_borrow<py::object>(value)
+               : py::object(py::module_::import("memsched.support.quantities").attr(kind)(field, value));
+}
+
+Bytes to_size(py::handle value, const std::string& field) { return to_bytes(quantity(value, field, "size"), field); }
+
+double to_duration(py::handle value, const std::string& field) {
+    return to_number(quantity(value, field, "seconds"), field);
+}
+
 bool to_flag(py::handle value, const std::string& field) {
     if (!is_bool(value)) {
         refuse(field, value, "true or false");

@@ -27,9 +27,14 @@ using Flags = Column<std::uint8_t>;
 // Numbers as users give them: ints, integral floats (16e9) and numpy scalars; never bool or str. They throw
 // std::invalid_argument naming `field`.
 std::int64_t to_whole(py::handle value, const std::string& field);
-Bytes to_bytes(py::handle value, const std::string& field);      // a whole number up to exact_bytes
-double to_number(py::handle value, const std::string& field);    // seconds and bandwidths; "inf" is a number here
-Seconds to_seconds(py::handle value, const std::string& field);  // finite and >= 0
+Bytes to_bytes(py::handle value, const std::string& field);     // a whole number up to exact_bytes
+double to_number(py::handle value, const std::string& field);   // seconds and bandwidths; "inf" is a number here
+Seconds to_seconds(py::handle value, const std::string& field); // finite and >= 0
+// Quantities: numbers, or texts with units, such as "2 ms", which memsched.support.quantities reads; kind is its
+// function.
+py::object quantity(py::handle value, const std::string& field, const char* kind);
+Bytes to_size(py::handle value, const std::string& field);
+double to_duration(py::handle value, const std::string& field);
 bool to_flag(py::handle value, const std::string& field);        // True or False; truthy values are refused
 py::iterator items(py::handle values, const std::string& field); // of a list; never of a str or a dict
 std::string to_text(py::handle value, const std::string& field);

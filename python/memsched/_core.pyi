@@ -92,7 +92,7 @@ __all__: list[str] = [
     "with_control_edges",
 ]
 _Number = typing.SupportsFloat | typing.SupportsIndex
-_Column = typing.Iterable[_Number]
+_Column = typing.Iterable[_Number | str]
 _Flags = numpy.typing.NDArray[numpy.uint8]
 _Seconds = numpy.typing.NDArray[numpy.float64]
 _Bytes = numpy.typing.NDArray[numpy.int64]
@@ -100,6 +100,8 @@ _Document = dict[str, typing.Any]
 
 class Chain:
     """A sequential model of n stages, as columns. Immutable.
+
+    Seconds and bytes may also be texts with units, such as "2 ms" and "6MiB".
 
     Parameters
     ----------
@@ -132,6 +134,8 @@ class Chain:
     >>> import memsched as ms
     >>> ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5], saved=[9, 5]).n
     2
+    >>> ms.Chain(["1 ms"], ["2 ms"], ["4MiB", "6MiB"], [0, "6MiB"]).activation.tolist()
+    [4194304, 6291456]
     """
 
     __hash__: typing.ClassVar[None]  # type: ignore[assignment]
@@ -177,7 +181,7 @@ class Chain:
         transient_overhead: _Column | None = None,
         backward_overhead: _Column | None = None,
         names: typing.Iterable[str] | None = None,
-        resident: _Number = 0,
+        resident: _Number | str = 0,
         pieces: typing.Iterable[_Column] | None = None,
         name: str | None = None,
         provenance: _Document | None = None,
@@ -252,6 +256,8 @@ class Chain:
 class Graph:
     """One training step as ops and tensors, each tensor written once. Immutable.
 
+    Seconds and bytes may also be texts with units, such as "2 ms" and "6MiB".
+
     Parameters
     ----------
     tensors : sequence of dict
@@ -313,7 +319,7 @@ class Graph:
         *,
         name: str = "graph",
         batch: _Number = 1,
-        resident: _Number = 0,
+        resident: _Number | str = 0,
     ) -> None: ...
     def __reduce__(self) -> tuple[typing.Any, tuple[type], typing.Any]: ...
     def __repr__(self) -> str: ...
