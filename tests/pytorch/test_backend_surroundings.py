@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from memsched.errors import MemschedError
 from memsched.torch.compiled.groups import plans
+from memsched.torch.compiled.private import Around
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from pytorch.compiled_models import layers
 from pytorch.test_compiled_models import Residual, compared, gradients
@@ -245,6 +246,56 @@ def test_a_backward_within_autocast(batchnorm: bool) -> None:
     found = trained({"budget": "30%", "bandwidth": 0})
     assert any(one.startswith("addmm") for one in plans()[-1].result.recomputed)
     assert all(map(torch.equal, wanted, found))
+
+
+class PartlyUncast(nn.Module):
+    """Its own part in float32, as rotary embeddings have one, and attention, which casts nothing within its kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.layers = nn.Linear(32, 96), nn.Linear(32, 32, bias=False), layers(2)
+
+    def forward(self, given: Any) -> Any:
+        q, k, v = self.first(given).view(4, 12, 3, 2, 16).permute(2, 0, 3, 1, 4).unbind(0)
+        mixed = functional.scaled_dot_product_attention(q, k, v, dropout_p=0.1, is_causal=True)
+        made = self.layers(mixed.transpose(1, 2).reshape(48, 32)).float()
+        with torch.autocast("cpu", enabled=False):
+            return (made.tanh() @ self.second.weight).sigmoid()
+
+
+@pytest.mark.parametrize("outside", [False, True], ids=["backward outside", "backward inside"])
+@pytest.mark.parametrize("options", [{"budget": "100%"}, {"budget": "40%", "bandwidth": "1GB/s"}, {"budget": "60%"}])
+def test_autocast_around_the_call_is_as_with_aot_eager(options: dict[str, Any], outside: bool) -> None:
+    def trained(**how: Any) -> list[Any]:
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model = PartlyUncast()
+        run, found = torch.compile(model, **how), []
+        for step in range(3):
+            torch.manual_seed(step)
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                result = run(x(48))
+                if outside:
+                    result.square().mean().backward()
+            if not outside:
+                result.square().mean().backward()
+            found += [result.detach(), *gradients(model)]
+        return [*found, torch.get_rng_state()]
+
+    wanted, found = trained(backend="aot_eager"), trained(backend="memsched", options=options)
+    assert [one.dtype for one in found] == [one.dtype for one in wanted]
+    assert all(map(torch.equal, wanted, found))
+
+
+def test_a_result_of_another_type_than_was_traced_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were autocast left on while the operations run, nothing else would notice."""
+    monkeypatch.setattr(Around, "running", lambda _: contextlib.nullcontext())
+    run = torch.compile(PartlyUncast(), backend="memsched", options={"budget": "100%"})
+    with (
+        pytest.raises(MemschedError, match=r"is torch\.bfloat16 and was traced as torch\.float32"),
+        torch.autocast("cpu", dtype=torch.bfloat16),
+    ):
+        run(x(48))
 
 
 @pytest.mark.slow

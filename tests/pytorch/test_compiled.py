@@ -246,6 +246,14 @@ def test_no_plan_is_kept_where_that_cannot_be(monkeypatch: pytest.MonkeyPatch, t
         monkeypatch.setenv("MEMSCHED_CACHE", place)
         assert planned_once(options).result.peak_memory > 0
 
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", home)
+    monkeypatch.delenv("MEMSCHED_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert planned_once(options).result.peak_memory > 0
+
 
 @pytest.mark.parametrize(
     "link",

@@ -252,9 +252,19 @@ def test_what_depends_on_values_is_named(way: Callable[[torch.Tensor], Any]) -> 
         mt.plan(Looking(way), (torch.randn(16, WIDTH),), budget="50%", device="v100:pcie3")
 
 
-def test_parameters_without_a_shape_are_named() -> None:
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda model, x: mt.plan(model, (x,), budget="50%"),
+        lambda model, x: mt.fit(model, (x,), device="v100"),
+        lambda model, x: mt.profile(model, (x,), device="v100"),
+        lambda model, x: mt.plan_step(model, (x,), torch.sum, budget="50%"),
+    ],
+    ids=["plan", "fit", "profile", "plan_step"],
+)
+def test_parameters_without_a_shape_are_named(work: Callable[[nn.Module, torch.Tensor], Any]) -> None:
     with pytest.raises(InvalidInputError, match=r"0\.weight has no shape yet"):
-        mt.plan(nn.Sequential(nn.LazyLinear(4)), (torch.randn(2, 3),), budget="50%")
+        work(nn.Sequential(nn.LazyLinear(4)), torch.randn(2, 3))
 
 
 def test_a_failing_forward_is_the_users_own_error_and_leaves_no_trace() -> None:

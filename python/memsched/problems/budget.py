@@ -12,7 +12,7 @@ from typing import Any
 from memsched._core import Chain, Device, Graph
 from memsched.errors import InvalidInputError, shown
 from memsched.problems.family import GraphFamily
-from memsched.problems.problem import Problem, altered, least_memory, name_of, peak_memory
+from memsched.problems.problem import Problem, altered, graph_of, least_memory, name_of, peak_memory
 from memsched.support import checks, quantities
 from memsched.support.arguments import asked_by_user
 from memsched.support.types import Quantity
@@ -22,6 +22,7 @@ from memsched.support.units import (
     exact_bytes,
     format_bandwidth,
     format_bytes,
+    format_seconds,
     parse_bytes,
     parse_share,
     unit_written,
@@ -30,6 +31,7 @@ from memsched.support.units import (
 
 _SLOW = 3600.0  # seconds that a link needs for all of a problem: slower ones are hardly meant
 _REAL = 2**20  # bytes of problems that are measured, not made up: of others nothing is said
+_LATE = 1e-3  # seconds of latency: less is never odd
 
 
 def parse_memory(value: str | float, problem: Problem, what: str = "the memory") -> Bytes:
@@ -171,8 +173,8 @@ def make_device(
         warn_if_slow(problem, changes["d2h"], "beta")
     if device is not None:
         checks.kind("device", device, Device)
-        if bandwidth is None and asked_by_user():
-            warn_if_slow(problem, slowest(device), "the device's link")
+        if asked_by_user():
+            warn_if_slow(problem, slowest(device) if bandwidth is None else math.inf, "the device's link", device.latency)
         return altered(device, **changes) if changes else device
     if memory is None:
         raise InvalidInputError("M is missing; give M (6GiB, 40% or bytes) or device=")
@@ -195,14 +197,29 @@ def told_if_slow(problem: Problem, bandwidth: float, what: str) -> str | None:
     )
 
 
+def told_if_late(problem: Problem, latency: float, what: str) -> str | None:
+    """What to say of a latency, called `what`, that is longer than the whole step; None of any other."""
+    if latency <= _LATE or peak_memory(problem) < _REAL or latency <= (step := _computing(problem)):
+        return None
+    return (
+        f"{what} is {format_seconds(latency)} for each transfer, and the ops of {name_of(problem)} take "
+        f"{format_seconds(step)} together; write the unit, such as 10us"
+    )
+
+
+def _computing(problem: Problem) -> float:
+    """Seconds that the ops take, each run once."""
+    return float(sum(op["choices"][0]["time"] for op in graph_of(problem).ops))
+
+
 def _hours(seconds: float) -> str:
     hours = f"{seconds / 3600:,.0f}"
     return f"{hours} hour{'s' if hours != '1' else ''}"
 
 
-def warn_if_slow(problem: Problem, bandwidth: float, what: str) -> None:
-    """Tell the caller of the package."""
-    told = told_if_slow(problem, bandwidth, what)
+def warn_if_slow(problem: Problem, bandwidth: float, what: str, latency: float = 0.0) -> None:
+    """Tell the caller of the package of a slow link, or of its latency."""
+    told = told_if_slow(problem, bandwidth, what) or told_if_late(problem, latency, f"the latency of {what}")
     if told is None:
         return
     level, frame = 1, sys._getframe()

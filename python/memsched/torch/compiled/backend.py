@@ -23,6 +23,7 @@ from memsched.torch.compiled.private import (
     check_release,
     compile_joint,
     inline_regions,
+    is_autocast_on,
     note_fused_steps,
     python_code,
     saving_is_hooked,
@@ -80,7 +81,7 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Cal
     check_release()
     note_fused_steps()
     inline_regions(module)
-    casts = under_autocast(module)
+    casts, autocast = under_autocast(module), is_autocast_on()
     if (kind := wrapper_among(inputs)) is not None:
         error = CaptureError(f"it has tensors of the class {kind}, whose memory no plan knows")
         return unplanned(module, error, offload=_offloads(group.options))
@@ -113,7 +114,7 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Cal
 
     def forward() -> Boxed:
         (unit,) = units
-        left = around(unit.joint.module, inputs, unit.joint.gradients, len(unit.joint.tangents))
+        left = around(unit.joint.module, inputs, unit.joint.gradients, len(unit.joint.tangents), autocast=autocast)
         direct.extend([function_of(unit, left)] if left is not None else [])
         return unit.forward
 

@@ -21,11 +21,17 @@ _KEYS = ("seconds", "strides_differ", "source", "device", "planner", "params", "
 
 
 def folder() -> Path | None:
-    """Where plans are kept: $MEMSCHED_CACHE, or memsched/plans among the user's caches. None if it is set and empty."""
+    """Where plans are kept: $MEMSCHED_CACHE, or memsched/plans among the user's caches.
+
+    None if it is set and empty, or if the user has no home.
+    """
     given = os.environ.get("MEMSCHED_CACHE")
     if given is not None:
         return Path(given) if given else None
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memsched" / "plans"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memsched" / "plans"
+    except RuntimeError:
+        return None
 
 
 def key_of(graph: Graph, asked: Mapping[str, Any], *, exact: bool) -> str:

@@ -29,7 +29,8 @@ def function_of(unit: Unit, around: Around) -> Callable[..., Any]:
 
         @staticmethod
         def forward(ctx: Any, *args: Any) -> tuple[Any, ...]:
-            ctx.due, found = unit.begin(list(args))
+            with around.running():
+                ctx.due, found = unit.begin(list(args))
             # A saved view of a result would keep the node that keeps it.
             ctx.save_for_backward(*[one.detach() if one._is_view() else one for one in found[results:last]])
             ctx.sizes = found[last:] if last is not None else ()
@@ -60,11 +61,11 @@ def function_of(unit: Unit, around: Around) -> Callable[..., Any]:
             if not keeps_graph():
                 ctx.views.clear()
             if not torch.is_grad_enabled():
-                return _run(unit, ctx, args, beside)
+                return _run(unit, around, ctx, args, beside)
             others = set(map(id, args))  # of these autograd would make results of its own
 
             def run() -> tuple[Any, ...]:
-                found = _run(unit, ctx, args, beside)
+                found = _run(unit, around, ctx, args, beside)
                 return tuple(one.detach() if id(one) in others and one is not None else one for one in found)
 
             return _Once.apply(run, torch.empty(0, requires_grad=True))
@@ -73,9 +74,10 @@ def function_of(unit: Unit, around: Around) -> Callable[..., Any]:
     return super(torch.autograd.Function, Captured).apply
 
 
-def _run(unit: Unit, ctx: Any, args: list[Any], beside: int) -> tuple[Any, ...]:
+def _run(unit: Unit, around: Around, ctx: Any, args: list[Any], beside: int) -> tuple[Any, ...]:
     try:
-        return tuple(unit.end(ctx.due.call.version, ctx.due.call.serial, args, beside))
+        with around.running():
+            return tuple(unit.end(ctx.due.call.version, ctx.due.call.serial, args, beside))
     finally:
         if not keeps_graph():
             ctx.due.over()

@@ -39,7 +39,7 @@ from memsched.torch.weightless import Unwritten, fake_mode_of, meta_as_cpu
 
 Loss = Callable[[Any], torch.Tensor]
 _SERIAL = itertools.count()
-_INSTEAD = 'let it be planned while it trains: model.compile(backend="memsched", options={"budget": ...})'
+INSTEAD = 'let it be planned while it trains: model.compile(backend="memsched", options={"budget": ...})'
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,6 @@ def look(
     check_call(model, args)
     if loss is not None and not callable(loss):
         raise InvalidInputError(f"loss is {loss!r}; it must be a function that takes the model's result")
-    lazy = next((name for name, one in model.named_parameters() if is_lazy(one)), None)
-    if lazy is not None:
-        raise InvalidInputError(f"the parameter {lazy} has no shape yet; run the model once before it is planned")
     known = fake_mode_of(_tensors(model, args, kwargs))
     mode = known or FakeTensorMode(allow_non_fake_inputs=True)
     left = contextlib.nullcontext() if known else Leftovers(mode).taken_back()
@@ -115,7 +112,7 @@ def _looked_at(
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise CaptureError(
                 f"{type(model).__name__} looks at values of tensors ({error.func}), which are not known before it "
-                f"runs; {_INSTEAD}"
+                f"runs; {INSTEAD}"
             ) from None
         except NotImplementedError as error:
             if "OpaqueTensorImpl" not in str(error):
@@ -124,13 +121,13 @@ def _looked_at(
         except AttributeError as error:
             if "ignore_fresh_unbacked_symbols" not in str(error):  # PyTorch's loops make numbers that it cannot follow
                 raise
-            raise CaptureError(f"{type(model).__name__} has a while_loop or scan of PyTorch's; {_INSTEAD}") from None
+            raise CaptureError(f"{type(model).__name__} has a while_loop or scan of PyTorch's; {INSTEAD}") from None
     if not list(group.versions()):
         if said:
             raise CaptureError(f"nothing of {type(model).__name__} can be planned: {said[0]}")
         raise CaptureError(
-            f"PyTorch captures nothing of {type(model).__name__}: it leaves out what calls nn.LSTM or nn.GRU, "
-            "for example"
+            f"PyTorch captures nothing of {type(model).__name__}: it leaves out what calls nn.LSTM or nn.GRU, for "
+            "example; plan the modules that do not, each by itself"
         )
     visits, returns, resident = group.seen()
     needed = replace(needed, results=held_by_caller(visits[-1].joint, visits[-1].sizes).results)
@@ -201,7 +198,7 @@ def without_data(
     except Exception as error:  # of any kind: it is the code of the model's attributes
         raise InvalidInputError(
             f"{type(model).__name__} cannot be copied ({type(error).__name__}: {error}), which looking at it before "
-            f"training takes; {_INSTEAD}"
+            f"training takes; {INSTEAD}"
         ) from None
 
 
@@ -269,11 +266,14 @@ def check_loss(value: Any) -> None:
 
 
 def check_model(model: object) -> None:
-    """Refuse what has no training steps: no module, or one in eval mode."""
+    """Refuse what has no training steps: no module, one in eval mode, or one whose parameters have no shapes yet."""
     if not isinstance(model, torch.nn.Module):
         raise InvalidInputError(f"model is a {type(model).__name__}; it must be a torch.nn.Module")
     if not model.training:
         raise InvalidInputError("the model is in eval mode; call model.train(): plans are for training steps")
+    lazy = next((name for name, one in model.named_parameters() if is_lazy(one)), None)
+    if lazy is not None:
+        raise InvalidInputError(f"the parameter {lazy} has no shape yet; run the model once before it is planned")
 
 
 def check_call(model: object, args: object) -> None:

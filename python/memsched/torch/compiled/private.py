@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -254,6 +255,11 @@ class Around:
     views: tuple[int, ...]  # of those that are to count as no views
     tangents: tuple[tuple[int, Any], ...]  # of those whose gradients the backward takes, and how these are to lie
     deterministic: bool  # the traced operations are
+    autocast: bool  # it was on around the graph, whose operations have its casts, and is to be off while they run
+
+    def running(self) -> AbstractContextManager[Any]:
+        """Around each run of its operations."""
+        return torch._C._DisableAutocast() if self.autocast else nullcontext()
 
 
 _ELSE = (  # what AOTAutograd notes of a graph around which it has more to do
@@ -263,10 +269,13 @@ _ELSE = (  # what AOTAutograd notes of a graph around which it has more to do
 )
 
 
-def around(joint: fx.GraphModule, inputs: Sequence[Any], gradients: Sequence[Any], tangents: int) -> Around | None:
+def around(
+    joint: fx.GraphModule, inputs: Sequence[Any], gradients: Sequence[Any], tangents: int, *, autocast: bool
+) -> Around | None:
     """What is to be done around the graph that AOTAutograd now compiles; None where AOTAutograd has to do it.
 
-    `gradients` are the results of its backward, `tangents` how many gradients that takes.
+    `gradients` are the results of its backward, `tangents` how many gradients that takes. `autocast`: it is on around
+    the graph. AOTAutograd switches it off while it compiles, so it is not asked for here.
     """
     facts: Any = getattr(TracingContext.try_get(), "fw_metadata", None)
     try:
@@ -280,7 +289,7 @@ def around(joint: fx.GraphModule, inputs: Sequence[Any], gradients: Sequence[Any
         return None
     within = torch._C._functorch.peek_interpreter_stack() is not None  # vmap, or such
     known = kinds <= {"non_alias", "unsafe_view_alias", "PlainTensorMeta"}
-    if within or not known or torch._C._is_any_autocast_enabled() or not len(given) == len(inputs) == len(gradients):
+    if within or not known or not len(given) == len(inputs) == len(gradients):
         return None
     if any(one.requires_grad and not one.is_leaf and end is None for one, end in zip(given, gradients, strict=True)):
         return None  # what made this input would be told of a gradient
@@ -300,7 +309,13 @@ def around(joint: fx.GraphModule, inputs: Sequence[Any], gradients: Sequence[Any
         views=tuple(k for k in tensors if made[k].output_type.name == "unsafe_view_alias"),
         tangents=tuple(zip(taken, layouts, strict=True)),
         deterministic=facts.deterministic is not False,
+        autocast=autocast,
     )
+
+
+def is_autocast_on() -> bool:
+    """Whether any device's operations are cast."""
+    return torch._C._is_any_autocast_enabled()
 
 
 def laid_out(gradient: Any, layout: Any) -> Any:
@@ -390,7 +405,7 @@ def wrapper_among(values: Iterable[Any]) -> str | None:
 
 def under_autocast(module: fx.GraphModule) -> bool:
     """Whether some of what Dynamo captured runs under autocast: around it, or within."""
-    return torch._C._is_any_autocast_enabled() or any(
+    return is_autocast_on() or any(
         node.target is torch.amp.autocast_mode._enter_autocast for node in module.graph.nodes
     )
 

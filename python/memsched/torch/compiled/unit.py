@@ -145,8 +145,18 @@ class Unit:
             found = self.versions[due.call.version].forward(args)
             for k, one in changed.items():
                 one.copy_(found[k])  # AOTAutograd does so later: checkpoint ends its second run before
+        if self._group.watch.counts:
+            self._check_types(found)
         self._group.left(self, found)
         return due, found
+
+    def _check_types(self, found: Sequence[Any]) -> None:
+        for k, node in self.returned:
+            if (made := found[k].dtype) is not (traced := node.meta["val"].dtype):
+                raise MemschedError(
+                    f"result {k} of the compiled model is {made} and was traced as {traced}: something around "
+                    "the call changes its operations; leave it out, or compile the model with another backend"
+                )
 
     def forward(self, args: list[Any]) -> Sequence[Any]:
         """The same, with a marker among what is saved, by which AOTAutograd's backward is found."""
