@@ -9,8 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import memsched as ms
+from memsched import testing
 from memsched.planners.registry import PLANNERS, planners_of
 from memsched.planners.remat.pebbles import pebbles
 
@@ -79,12 +82,13 @@ def test_a_bad_option_is_one_error_and_no_planner_runs(
 
 
 def test_that_no_planner_found_a_plan_is_not_called_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a graph that is too large to search all plans of it."""
+    """Of a graph that is too large to search all plans of it, and whose bound is finite."""
     chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [4, 4, 4, 4])
     graph, memory = ms.to_graph(chain), 16
     least = ms.min_memory(graph)
     with monkeypatch.context() as patch:
         patch.setattr(sys.modules["memsched.study.compare"], "suits", lambda _: False)
+        patch.setattr(sys.modules["memsched.study.compare"], "recompute_bound", lambda *_: 0.0)
         with pytest.raises(
             ms.InfeasibleError, match=f"proven only below {least} B, which one op alone needs"
         ) as caught:
@@ -134,7 +138,7 @@ def test_what_progress_raises_reaches_the_caller(call: Callable[..., Any], mark:
     """An error of memsched's own, too, which is none of the planner."""
 
     def late(line: str) -> None:
-        if mark in line.partition(";")[0]:
+        if mark in line.rpartition("; ")[2]:
             raise ms.InvalidInputError("my own")
 
     with pytest.raises(ms.InvalidInputError, match="my own"):
@@ -149,3 +153,26 @@ def test_a_copy_of_a_comparison_is_one() -> None:
     other = found.copy()
     del other["vdnn"]
     assert len(found) == 2
+
+
+@given(testing.chains(max_stages=6), st.floats(0, 1), st.sampled_from([0.5, 2.0, 8.0]))
+def test_plan_is_never_worse_than_a_row_and_rows_do_not_depend_on_the_machine(
+    chain: ms.Chain, share: float, beta: float
+) -> None:
+    least, most = ms.min_memory(chain, "rotor"), ms.peak_memory(chain)
+    budget = max(1, int(least + share * (most - least)))
+    first, again = ms.compare(chain, budget, beta), ms.compare(chain, budget, beta)
+    plans = {name: one for name, one in first.items() if isinstance(one, ms.Result)}
+    for name, one in again.items():
+        assert not isinstance(one, ms.Result) or one.schedule == plans[name].schedule
+    rows = [one.makespan for one in plans.values()]
+    assert ms.plan(chain, budget, beta).makespan <= min(rows)
+
+
+def test_the_bound_proves_that_there_is_no_plan_where_it_does_for_one_planner() -> None:
+    sizes = [5, 1, 3, 1, 4, 4, 4, 6, 4, 2, 1, 4, 1, 4, 4, 5, 1, 6, 4, 3, 6, 2, 5, 1, 3]
+    chain = ms.Chain([1] * 24, [1] * 24, sizes, [1] * 25)
+    with pytest.raises(ms.InfeasibleError, match=r"selective has no plan .*: no plan exists"):
+        ms.selective(chain, 12, 0)
+    with pytest.raises(ms.InfeasibleError, match="that there is none is proven by the lower bound"):
+        ms.plan(chain, 12, 0)

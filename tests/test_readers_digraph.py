@@ -212,7 +212,7 @@ def test_files(form: str, tmp_path: Any) -> None:
     assert graph_from_networkx(found) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_hundred_thousand_ops_and_a_long_cycle() -> None:
     count = 100_000
     made = nx.path_graph(count, create_using=nx.DiGraph)

@@ -351,7 +351,7 @@ def test_the_backward_agrees_with_a_trace_by_torch() -> None:
     assert sorted(one.nbytes() for one in kept.values()) == sorted(ours.values())
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_hundred_thousand_ops() -> None:
     nodes = []
     for k in range(50_000):

@@ -21,6 +21,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import memsched as ms
+from marks import nightly
 from memsched._core import Device
 from memsched.study.sweep import store as stores
 from memsched.study.sweep.points import group, swept_problem
@@ -53,11 +54,12 @@ def keys(path: Path) -> dict[str, float]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no SIGKILL here")
-def test_a_kill_at_any_moment_loses_no_finished_point(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [3, *nightly(12)])
+def test_a_kill_at_any_moment_loses_no_finished_point(kills: int, tmp_path: Path) -> None:
     chance = random.Random(1)
     path = tmp_path / "a.sqlite"
     before: dict[str, float] = {}
-    for _ in range(6):
+    for _ in range(kills):
         sweep = begin(path)
         assert sweep.stdout is not None
         said = 0
