@@ -803,7 +803,7 @@ RESULT = ms.greedy(profile(), 60, 8.0)
         (lambda: ms.frontier(profile(), 8.0, memory="40%"), "give a list of sizes, as in ['40%']"),
         (lambda: ms.frontier(profile(), 8.0, memory=[]), "give a list of sizes, not empty"),
         (lambda: ms.profiles.load("ResNet18_224_b32"), "similar names: resnet18-224-b32"),
-        (lambda: ms.profiles.load(""), "no profile is named ''; `memsched profiles` lists them"),
+        (lambda: ms.profiles.load(""), "no profile is named ''; profiles.names() and `memsched profiles` list them"),
     ],
 )
 def test_what_newcomers_mistake_is_told_with_its_remedy(call: Callable[[], Any], words: str) -> None:

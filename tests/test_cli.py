@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import csv
 import json
 import os
 import re
@@ -267,12 +268,20 @@ class TestCompare:
         assert (device["d2h"], device["h2d"], device["duplex"]) == (3, 3, True)
         assert (device["latency"], device["host_memory"]) == (0.001, 1000)
 
+    def test_rows_call_an_error_as_all_other_tables_do(self) -> None:
+        run("compare", "resnet101-224-b32", "-m", "40%", "-p", "tflms", "-p", "greedy", "-o", "x.csv")
+        with open("x.csv", encoding="utf-8", newline="") as file:
+            rows = {row["planner"]: row for row in csv.DictReader(file)}
+        assert "message" not in rows["tflms"]
+        assert "tflms has no plan" in rows["tflms"]["error"]
+        assert rows["greedy"]["error"] == ""
+
     def test_no_planner_has_a_plan(self) -> None:
         outcome = run("compare", "c.json", "-m", "3", "-b", "1", status=3)
-        assert "needs 22 B" in outcome.output
+        assert "fits in 22 B" in outcome.output
         for planner, memory in (("tflms", "1.2GB"), ("tflms", "40%")):
             text = run("compare", "resnet101-224-b32", "-m", memory, "-p", planner, "-p", "greedy").output
-            needed = re.search(rf"{planner} +no plan +needs (\S+(?: \S+)?)\n", text)
+            needed = re.search(rf"{planner} +no plan +fits in (\S+(?: \S+)?)\n", text)
             assert needed is not None
             assert needed[1].endswith(memory[-1])
             typed = needed[1].replace(" ", "")

@@ -272,16 +272,23 @@ class TestLive:
 
     def test_the_best_plan_so_far(self, said: list[str]) -> None:
         run("compare c.json -m 24 -b 2 -p greedy -p rotor -p vdnn")
-        assert said[:2] == ["planning", "planning: greedy"]
-        best = "best: greedy 18 s, bound 10.5 s, gap 71.43 %"
-        assert f"planning: rotor; 1 done, {best}" in said
-        assert f"planning: vdnn; 2 done, {best}" in said
+        assert said[:2] == ["planning", "greedy"]
+        best = "best greedy 18 s, bound 10.5 s, gap 71.43 %"
+        assert f"{best}; rotor" in said
+        assert f"{best}; vdnn" in said
 
     def test_the_plan_is_the_same(self, said: list[str]) -> None:
         watched = ms.Result.from_json(json.loads(run(f"plan {SMALL} -m 40% --json").stdout))
         assert watched.schedule == ms.plan(ms.profiles.load(SMALL), "40%", 12.2e9).schedule
         assert said[0] == "planning: auto"
-        assert any(re.fullmatch(r"planning: autoswap, \d+%; \d done, best: .*, gap .* %", line) for line in said)
+        assert any(re.fullmatch(r"best .*, bound .*, gap .* %; autoswap, \d+%", line) for line in said)
+
+    def test_the_line_fits_and_moves_on(self, said: list[str]) -> None:
+        """It was cut at 80 columns where the gap began, and stayed at "selective, 0%" until the end."""
+        run(f"plan {SMALL} -m 5%")
+        assert max(map(len, said)) <= 80 - len("/  0:00:00")
+        assert not any(line.endswith(" 0%") for line in said)
+        assert said[-1].endswith("; smaller devices")
 
     def test_nothing_is_live_without_a_terminal_or_when_quiet(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert not show.live()
@@ -365,7 +372,7 @@ class TestMemoryInPlaceOfAnother:
             run(f"{command} {file} -m {needed}")
 
     def test_one_comparison_has_one_unit(self) -> None:
-        assert "needs 56.43%" in run(f"compare {SMALL} -m 40% -p greedy,tflms").output
+        assert "fits in 56.43%" in run(f"compare {SMALL} -m 40% -p greedy,tflms").output
 
 
 def test_a_memory_snapshot_is_placed() -> None:

@@ -70,7 +70,7 @@ TAKEN = {
     f"plan {SMALL} -m 100% -p greedy --plan-only": (".json", ".txt", ""),
     f"order {SMALL} -o": (".json", ".txt", ""),
     f"trace {SMALL} -m 100% -p greedy -o": (".json", ".txt", ""),
-    f"compare {SMALL} -m 100% -p greedy -o": (".json", ".csv", ".txt", ""),
+    f"compare {SMALL} -m 100% -p greedy -o": (".json", ".csv"),
     f"plot {SMALL} -m 100% -p greedy -o": (".png",),
     f"frontier {SMALL} -p greedy --points 2 -o": (".png",),
     "sweep spec.toml -o": (".csv", ".parquet"),
@@ -175,15 +175,16 @@ def test_a_device_remembers_the_unit_of_its_memory() -> None:
         with pytest.raises(ms.InfeasibleError, match=r"in 500 MB \(500,000,000 bytes\): .* at least 607.4 MB"):
             ms.greedy(chain, device=device)
         assert device == ms.Device(500_000_000, "12GB/s")
-    with pytest.raises(ms.InfeasibleError, match=r"in 47\S+ MiB \(500,000,000 bytes\)"):
-        ms.greedy(chain, device=ms.Device(500_000_000, "12GB/s"))
+    with pytest.raises(ms.InfeasibleError, match=r"in 47\S+ MiB \(500,000,001 bytes\)"):
+        ms.greedy(chain, device=ms.Device(500_000_001, "12GB/s"))
 
 
 def test_what_a_number_may_have_meant_is_told_once() -> None:
     with pytest.raises(ms.InfeasibleError) as error:
         ms.plan(ms.profiles.load(SMALL), "40")
     assert str(error.value).count("did you mean") == 1
-    assert "the one that comes nearest: pofo has no plan: some stage does not fit" in str(error.value)
+    nearest = r"one op alone needs at least [^()]+ \([^()]+\), and pofo, which comes nearest, "
+    assert re.search(nearest, str(error.value))
 
 
 def test_percentages_are_of_one_thing_in_the_same_words() -> None:

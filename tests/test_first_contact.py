@@ -57,7 +57,7 @@ def test_a_placement_is_loaded_as_all_that_is_saved(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["x.csv", "x.png", "x.pickle"])
 def test_documents_are_not_written_into_files_of_another_name(tmp_path: Path, name: str) -> None:
-    refused(lambda: OWN.save(tmp_path / name), "would hold JSON, but is named as a", "let it end in .json")
+    refused(lambda: OWN.save(tmp_path / name), "would hold JSON, but is named as ", "let it end in .json")
     assert not list(tmp_path.iterdir())
 
 
@@ -67,12 +67,12 @@ def test_files_of_another_kind_are_told_with_what_reads_them(tmp_path: Path) -> 
     foreign.write_text('{"layers": []}')
     rows.write_text("[1]")
     named.write_text(json.dumps(OWN.to_json()))
-    refused(lambda: ms.Chain.load(table), "is not JSON", "Chain.from_csv")
+    refused(lambda: ms.Chain.load(table), "is a list of buffers, which read_buffers", "; expected a chain")
     refused(lambda: ms.Chain.load(foreign), "has no format", "Chain.from_frame")
     refused(lambda: ms.Chain.load(rows), "is not a JSON object, but a list", "Chain.from_frame")
     refused(lambda: ms.Chain.from_csv(named), "is a chain", "let its name end in .json")
-    refused(lambda: ms.read_buffers(foreign), "is a JSON document; expected a table")
-    refused(lambda: ms.read_snapshot(table), "is named as a table; expected a memory snapshot of PyTorch")
+    refused(lambda: ms.read_buffers(foreign), "is a JSON document; expected a list of buffers")
+    refused(lambda: ms.read_snapshot(table), "is named as CSV; expected a memory snapshot of PyTorch")
     assert ms.read_buffers(table) == (ms.Buffer(0, 3, 4096, name="a"),)  # the end is the last tick
 
 
@@ -138,6 +138,17 @@ def test_columns_are_told_one_by_one() -> None:
 
 
 def test_comparisons_name_memories_as_they_were_written() -> None:
-    assert "no plan: it needs 56.43%" in str(
+    assert "no plan; fits in 56.43%" in str(
         ms.compare(ms.profiles.load(REAL), "40%", "12GB/s", planners="greedy,tflms")
     )
+
+
+def test_a_list_for_a_quantity_is_told_the_texts() -> None:
+    """`["40%"]` was told to be a whole number of bytes."""
+    chain = ms.profiles.load("resnet18-224-b32")
+    with pytest.raises(ms.InvalidInputError, match=r"M is \['40%'\].*; write 8GiB .*, or 40% \(0%: min_memory"):
+        ms.plan(chain, ["40%"])  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(ms.InvalidInputError, match=r"beta is \['12GB/s'\].*; write 12GB/s"):
+        ms.plan(chain, "40%", ["12GB/s"])  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(ms.InvalidInputError, match=r"capacity is \['1KiB'\].*; write 8GiB"):
+        ms.place([ms.Buffer(0, 1, 8)], capacity=["1KiB"])  # type: ignore[arg-type]  # on purpose

@@ -120,7 +120,7 @@ def test_the_figures_are_there() -> None:
         "chain or graph": (f"{REAL}: a chain of 38 stages", "forward", "GiB at least", "12.2 GB/s"),
         "schedule": ("a plan by pofo", " run, ", "prefetch", "budget", "GiB"),
         "result": ("makespan", "gap", "GiB", "ops run again,"),
-        "comparison": ("selective", "no plan: it needs 76.93%", "ms", "GiB"),
+        "comparison": ("selective", "no plan; fits in 76.93%", "ms", "GiB"),
         "frontier": ("no plan", "ms", "ideal"),
         "sweep": ("6 points of 1 problem", "fastest"),
         "order": ("found by search", "no order has less"),
@@ -278,7 +278,7 @@ def test_a_comparison_without_plans_says_why() -> None:
     assert repr(none) == "Comparison(2 planners, no plan)"
     title, _, *rows = str(none).splitlines()
     assert title == "no planner has a plan"
-    assert all("no plan: it needs" in row for row in rows)
+    assert all("no plan; fits in" in row for row in rows)
     failed = ms.Comparison(greedy=ms.LimitError("it took too long"))
     assert "greedy   failed: it took too long" in str(failed)
     assert Page(failed._repr_html_()).attributes["colspan"] == ["5"]
@@ -409,17 +409,6 @@ def test_a_picture_is_as_wide_as_a_screen_and_its_page_is_white() -> None:
             assert read.convert("RGBA").getpixel((0, 0)) == (255, 255, 255, 255)
 
 
-def test_a_chain_is_read_back_from_its_frame() -> None:
-    pytest.importorskip("pandas")
-    pytest.importorskip("polars")
-    for frame in (CHAIN.to_pandas(), CHAIN.to_polars()):
-        assert ms.Chain.from_frame(frame, name=CHAIN.name, resident=CHAIN.resident) == CHAIN
-    saved = ms.profiles.load(REAL)
-    read = ms.Chain.from_frame(saved.to_pandas(), resident=saved.resident)
-    assert ms.peak_memory(read) == ms.peak_memory(saved)
-    assert read.names == saved.names
-
-
 def test_tables_of_problems_and_schedules_are_small() -> None:
     graph = ms.profiles.load_graph("resnet18-224-b32")
     family = ms.GraphFamily(step, 4)
@@ -430,6 +419,23 @@ def test_tables_of_problems_and_schedules_are_small() -> None:
         assert page.tags.count("tr") <= 6
     assert "a graph of" in Page(graph._repr_html_()).text
     assert "a plan by user" in Page(schedules[0]._repr_html_()).text
+
+
+def test_a_device_and_a_timeline_have_short_tables() -> None:
+    device = ms.Device("16GB", "12GB/s", latency="10us", host_memory="64GB", name="v100")
+    timeline = small()["result"].timeline
+    for value, words in (
+        (device, ("v100", "16 GB", "12 GB/s", "one direction at a time", "latency 10 us", "host memory")),
+        (ms.Device(5), ("a device", "5 B", "no link")),
+        (timeline, (f"a timeline of {len(timeline.start)} steps", "makespan", "peak", "moved", "idle", "recomputed")),
+    ):
+        page = Page(value._repr_html_())
+        assert page.tags.count("tr") <= 6
+        for word in words:
+            assert word in str(value)
+            assert word in page.text
+        assert str(value).splitlines()[0] == table_of(value).title
+        assert repr(value).startswith(type(value).__name__)
 
 
 def test_every_table_of_a_notebook_is_also_printed() -> None:

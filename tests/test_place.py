@@ -424,8 +424,8 @@ def test_csv_as_minimalloc_has_it(tmp_path: Path) -> None:
         ("", "is empty"),
         ("id,lower,upper\n", "lacks the column 'size'"),
         ("id,lower,upper,size,colour\n", "unknown column 'colour'"),
-        ("id,lower,start,upper,size\n", "twice the column 'lower'"),
-        ("id,lower,upper,size\nx,0,1\n", "line 2 has 3 fields"),
+        ("id,lower,start,upper,size\n", "the column 'lower' twice"),
+        ("id,lower,upper,size\nx,0,1\n", "line 2 has 3 cells; it must have 4"),
         ("id,lower,upper,size\nx,0,one,4\n", "line 2: upper is 'one'"),
         ("id,lower,upper,size\nx,0,1,-4\n", "line 2: size is -4"),
         ("id,lower,upper,size\nx,0,1,\n", "line 2.*size"),
@@ -471,3 +471,17 @@ def test_a_capacity_and_offsets_may_be_numbers_by_index() -> None:
     assert validate_placement([Buffer(0, 1, 2)], [0], capacity=Whole()) == 2  # type: ignore[arg-type]
     with pytest.raises(ms.ScheduleError, match="above capacity, which is 30"):
         validate_placement([Buffer(0, 1, 2)], [Whole()], capacity=Whole())  # type: ignore[list-item, arg-type]
+
+
+@given(st.lists(st.sampled_from([None, "a", "a#2", "a#3", "1", "1#2"]), max_size=12))
+def test_each_buffer_in_a_file_has_an_id_of_its_own(
+    tmp_path_factory: pytest.TempPathFactory, names: list[str | None]
+) -> None:
+    path = tmp_path_factory.mktemp("ids") / "p.csv"
+    write_placement(path, place([Buffer(k, k + 1, 8, name=name) for k, name in enumerate(names)]))
+    ids = [one.name for one in read_buffers(path)]
+    assert len({*ids}) == len(names)
+    for k, name in enumerate(names):
+        own = str(k) if name is None else name
+        assert ids[k] == own or (ids[k] or "").rpartition("#")[0] == own
+        assert ids[k] == own or own in ids[:k] + ids[k + 1 :]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import doctest
 import re
+import string
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from memsched import Buffer
 from memsched.show.hover import overlay
 from memsched.show.plots import addresses as module
 from memsched.show.plots.addresses import plot_addresses
+from memsched.show.report.tensors import tensor_uses
 
 CHAIN = ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5], saved=[9, 5], resident=7, name="toy $1$_x")
 BUFFERS = [Buffer(5, 7, 3, name="a"), Buffer(6, 8, 4, name="b"), Buffer(7, 9, 3), Buffer(6, 6, 9), Buffer(5, 9, 0)]
@@ -70,7 +73,7 @@ def test_a_placement_is_drawn_as_it_is() -> None:
     for word in (
         "addresses of 5 buffers",
         "placed by search",
-        "height 9 B (proven lowest)",
+        "height 9 B, proven lowest; fragmentation",
         "address (bytes)",
         "| b |",
     ):
@@ -253,9 +256,36 @@ def test_bad_input(tmp_path: Path) -> None:
     for arenas in ([], [plain()] * 7):
         with pytest.raises(ms.InvalidInputError, match="arenas are"):
             plot_addresses(arenas)
-    with pytest.raises(ms.InvalidInputError, match=r"arenas\[0\] is Buffer"):
+    with pytest.raises(ms.InvalidInputError, match="arenas has a Buffer"):
         plot_addresses(BUFFERS)  # type: ignore[arg-type]
     for path in ("a.gif", "none/a.png"):
         with pytest.raises(ms.InvalidInputError, match=r"png|written"):
             plot_addresses(plain(), tmp_path / path)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_the_backward_writes_is_a_gradient_and_a_workspace_that_is_not_seen_has_no_entry() -> None:
+    """Captured steps call all but the gradients of weights activations."""
+
+    def op(name: str, phase: str, reads: str, writes: str, workspace: int) -> dict[str, Any]:
+        choices = [{"alg": "plain", "time": 1.0, "workspace": workspace}]
+        return {
+            **{"name": name, "phase": phase, "kind": "matmul", "reads": [*reads], "writes": [*writes]},
+            "choices": choices,
+        }
+
+    names = "xad" + string.ascii_uppercase + string.digits
+    for workspace in (4, 2**30):
+        graph = ms.Graph(
+            tensors=[{"name": name, "size": 2**30, "role": "input" if name == "x" else "activation"} for name in names],
+            ops=[
+                op("f", "fwd", names[0], names[1], workspace),
+                *(op(f"b{after}", "bwd", before, after, 0) for before, after in pairwise(names[1:])),
+            ],
+        )
+        figure = plot_addresses(ms.olla(graph, M=ms.peak_memory(graph)))
+        (legend,) = figure.legends
+        named = {text.get_text() for text in legend.get_texts()}
+        assert {"activation", "gradient"} <= named
+        assert ("workspace" in named) == (workspace > 4)
+        assert {use.name: use.role for use in tensor_uses(ms.olla(graph, M=ms.peak_memory(graph)))}["d"] == "gradient"

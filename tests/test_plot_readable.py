@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import memsched as ms
@@ -18,6 +19,7 @@ from memsched.show.plots import palette
 from memsched.show.plots.figure import NOISE, bar_names, readable
 from memsched.show.plots.frontier import plot_frontier
 from memsched.show.plots.plan import plot
+from memsched.show.report.sweep_page import sweep_page
 from test_plot import words
 
 to_hex = pytest.importorskip("matplotlib.colors").to_hex
@@ -352,7 +354,7 @@ def test_a_comparison_is_drawn_with_its_bounds_and_what_has_no_plan() -> None:
     )
     marks = [line.get_xdata()[0] for line in axes.get_lines()]
     assert marks == pytest.approx([one.lower_bound for one in plans])
-    assert "no plan: it needs 99 B" in words(figure)
+    assert "no plan; fits in 99 B" in words(figure)
     with pytest.raises(ms.InvalidInputError, match="no planner has a plan"):
         ms.Comparison(mine=found["mine"]).plot()
 
@@ -399,15 +401,119 @@ def test_a_sweep_shows_what_good_planners_differ_in() -> None:
     assert len(near.get_yticks()) >= 3
 
 
-def test_a_label_hides_the_load_behind_it() -> None:
+def test_labels_leave_the_line_of_the_load_whole() -> None:
+    """They stand beside it; where there is no room beside it, only letters have an edge."""
+    chain = ms.profiles.load("resnet18-224-b32")
     buffers = [ms.Buffer(k, k + 5, (k % 3 + 1) * 7, name=f"buffer{k}") for k in range(8)]
-    texts = {text.get_text(): text for text in ms.plot_addresses(ms.place(buffers)).axes[0].texts}
-    assert len(texts) == 8
-    hiding = {name for name, text in texts.items() if text.get_bbox_patch() is not None}
-    assert 0 < len(hiding) < 8
+    beside = 0
+    for placement in (ms.place(buffers), ms.place(ms.offload(chain, "40%", "12GB/s", moves=9), method="greedy")):
+        axes = ms.plot_addresses(placement).axes[0]
+        load = axes.transData.transform_path(axes.lines[0].get_path())
+        assert len(axes.texts) >= 8
+        for text in axes.texts:
+            assert text.get_bbox_patch() is None
+            crossed = load.intersects_bbox(text.get_window_extent(), filled=False)
+            assert bool(text.get_path_effects()) >= crossed
+            beside += not crossed
+    assert beside > 20
+
+
+def test_an_arena_without_buffers_says_so() -> None:
+    axes = ms.plot_addresses(ms.place([])).axes[0]
+    assert [text.get_text() for text in axes.texts] == ["no buffer is ever alive"]
+    assert not [*axes.get_xticks(), *axes.get_yticks()]
+
+
+@pytest.mark.parametrize(
+    ("above", "said"), [(0, "proven lowest"), (3, "at most 3 B above"), (900, "at least 3.12 MiB")]
+)
+def test_a_bound_beside_a_height_is_another_figure(above: int, said: str) -> None:
+    size = 2**20 * 3 + 2**17 if above < 900 else 2**20 * 4
+    bound = size - above if above < 900 else 2**20 * 3 + 2**17
+    placed = ms.Placement(
+        buffers=(ms.Buffer(0, 1, size),), offsets=(0,), height=size, lower_bound=bound, method="search", runtime=0.0
+    )
+    assert said in str(placed)
+    assert said in ms.plot_addresses(placed).axes[0].get_title(loc="left")
+
+
+@pytest.mark.parametrize("points", [31, 400])
+def test_all_curves_have_marks_at_the_same_share_of_their_plans(points: int) -> None:
+    """Of 31 points, and one curve of 30, one had all marks and the other half of them."""
+    chain = of_chain(None, M=100, beta=2).problem
+    least, most = ms.min_memory(chain), ms.peak_memory(chain)
+    memory = [least * 1000 + k * (most - least) * 1000 // points for k in range(points)]
+    large = ms.Chain(chain.forward_time, chain.backward_time, *(1000 * chain.activation, 1000 * chain.gradient))
+    curves = [ms.frontier(large, 2e3, planner="greedy", memory=own) for own in (memory, memory[1:])]
+    figure = plot_frontier(curves)
+    every = {one.get_markevery()[1] for one in figure.axes[0].lines[:2]}
+    assert len(every) == 1
+    told = re.search(r"one plan in (\d+) has a mark", words(figure))
+    assert (int(told[1]) if told else 1) == every.pop() == (1 if points == 31 else 5)
+
+
+def test_a_sweep_says_which_curves_rise_and_why() -> None:
+    chain = of_chain(None, M=100, beta=2).problem
+    rows = ms.sweep(chain, ["greedy", "rotor"], memory=["80%", "90%", "100%"], beta=[2.0]).rows
+    assert "slower" not in words(ms.plot_sweep(rows))
+    worse = max(row["makespan"] for row in rows) + 1
+    gaps = {"makespan": worse, "lower_bound": worse, "gap": 0.0, "optimal": True}
+    rising = [row | gaps if (row["planner"], row["memory"]) == ("greedy", rows[2]["memory"]) else row for row in rows]
+    assert "greedy is slower with more memory at some points" in words(ms.plot_sweep(rising))
+    assert "greedy is slower with more memory at some points" in sweep_page(rising)
+    assert "slower with more memory" not in sweep_page(rows)
+
+
+def test_a_comparison_names_memories_as_its_table_does() -> None:
+    found = ms.compare(ms.profiles.load("resnet18-224-b32"), "40%", "12GB/s", planners="greedy,tflms")
+    needs = re.search(r"no plan; fits in \S+", str(found))
+    assert needs is not None
+    assert needs[0] in words(found.plot())
 
 
 def test_a_chain_has_no_kinds_to_draw() -> None:
     """One bar, "stage", told nothing."""
     with pytest.raises(ms.InvalidInputError, match="have no kinds; use by='map'"):
         ms.plot_classes(of_chain(None, M=100, beta=2), by="kind")
+
+
+def test_the_bars_of_a_lane_are_equally_high() -> None:
+    """Edges, which wide and thin bars had of different widths, made their tops jagged."""
+    wide_and_thin = [3.0, 0.01, 0.02, 2.0, 0.01, 1.5] * 6
+    chain = ms.Chain(wide_and_thin, wide_and_thin, [4] * 37, [0] + [4] * 36, name="jagged")
+    figure = plot(ms.greedy(chain, ms.peak_memory(chain), 0.0))
+    figure.canvas.draw()
+    pixels = np.asarray(figure.canvas.buffer_rgba())[..., :3].astype(int)
+    box = figure.axes[0].get_window_extent()
+    rows = slice(len(pixels) - int(box.y1), len(pixels) - int(box.y0))
+    lane = pixels[rows, int(box.x0) + 3 : int(box.x1) - 12]
+    ink = (255 - lane).sum(axis=2)
+    quarter = len(ink) // 4  # names are in the middle
+    inside = ink[:, ink[quarter] > 200]
+    assert inside.shape[1] > 600
+    share = inside / inside[quarter]  # of a pixel that is covered
+    assert np.ptp(share[: quarter + 1], axis=1).max() < 0.5
+    assert np.ptp(share[-quarter:], axis=1).max() < 0.5
+
+
+@pytest.mark.parametrize("seconds", [0.0, 2.0])
+def test_a_loss_is_in_the_legend_where_it_is_seen(seconds: float) -> None:
+    ops = [
+        ("f", "fwd", "matmul", 5.0, ["x"], ["a"]),
+        ("l", "fwd", "nll_loss", seconds, ["a"], ["e"]),
+        ("b", "bwd", "matmul", 5.0, ["a", "e"], ["d"]),
+    ]
+    graph = ms.Graph(
+        tensors=[{"name": name, "size": 4, "role": "input" if name == "x" else "activation"} for name in "xaed"],
+        ops=[
+            {
+                **{"name": name, "phase": phase, "kind": kind, "reads": reads, "writes": writes},
+                "choices": [{"alg": "plain", "time": time, "workspace": 0}],
+            }
+            for name, phase, kind, time, reads, writes in ops
+        ],
+    )
+    (legend,) = plot(ms.swap_all(graph, ms.peak_memory(graph), 1.0)).legends
+    named = [text.get_text() for text in legend.get_texts()]
+    assert ("loss" in named) == (seconds > 0)
+    assert {"forward", "backward"} <= {*named}

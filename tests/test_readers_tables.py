@@ -182,7 +182,7 @@ BAD_FILES = {
         "line 2: saved is '4'; it must be empty"
     ),
     CSV.replace("activation\n,,4", "activation,saved\n,,4,").replace("6\n", "6,3\n").replace(",5", ",5,5"): (
-        r"saved\[0\] is 3, less than"
+        "line 3: saved is '3', less than activation, '6'"
     ),
     CSV.replace("1,2", '"1,2'): "line ",
     CSV + "x" * 200_000: "line 5 cannot be read: field larger than",
@@ -219,7 +219,7 @@ BAD_FRAMES: list[tuple[Any, str]] = [
     ({**TABLE, 3: [1]}, "unknown column '3'"),
     ({**TABLE, "saved": [None]}, "have different lengths"),
     ({**TABLE, "saved": 3}, "column 'saved' of the frame is 3; it must be a list"),
-    ({**TABLE, "saved": [None, 9, 4]}, r"saved\[1\] is 4, less than"),
+    ({**TABLE, "saved": [None, 9, 4]}, "row 2: saved is 4, less than activation, 5"),
     ({key: column[:0] for key, column in TABLE.items()}, "has no row for the input"),
     ({**TABLE, "activation": [4, 6, True]}, "row 2: activation is True"),
     ({**TABLE, "activation": [4, 6, 5.5]}, "row 2: activation is 5.5"),

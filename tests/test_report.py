@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import html
 import itertools
 import json
 import re
@@ -372,6 +373,22 @@ def test_the_page_holds_the_exact_figures_and_says_them(results: list[ms.Result]
     assert ("Side by side" in text) == (len(results) > 1)
 
 
+@pytest.mark.parametrize(
+    ("names", "called"), [(None, ["greedy 1", "greedy 2", "rotor"]), (["a, b", "<c>", "d"], ["a, b", "&lt;c&gt;", "d"])]
+)
+def test_results_side_by_side_have_names_of_their_own(
+    tmp_path: Path, names: list[str] | None, called: list[str]
+) -> None:
+    """Two plans of one planner were "greedy" both, in the tabs and in the table."""
+    results = [ms.greedy(CHAIN, 33, 2.0), ms.greedy(CHAIN, 40, 2.0), ms.rotor(CHAIN, 33)]
+    write_report(results, tmp_path / "a.html", names=names)
+    text = (tmp_path / "a.html").read_text(encoding="utf-8")
+    assert re.findall(r'<button type="button" role="tab"[^>]*>(.*?)<small>', text) == called
+    assert [row[0] for row in data_of(text)["tables"]["results"]["rows"]] == (names or called)
+    with pytest.raises(ms.InvalidInputError, match="names has 1 names; it must have one per result: 3"):
+        write_report(results, tmp_path / "a.html", names=["a"])
+
+
 def test_scripts_are_those_that_the_page_allows_and_nothing_is_fetched() -> None:
     read = Reader(results_page([RESULT], [None]))
     scripts = [attributes for tag, attributes in read.tags if tag == "script"]
@@ -558,7 +575,7 @@ def test_studies_are_shared_and_report_progress() -> None:
     said: list[str] = []
     found = studies([RESULT, RESULT], 0.0, said.append)
     assert found[0] is found[1]
-    assert sum(line.startswith("planning: greedy") for line in said) == 1
+    assert sum(re.match(r"planning: (best .*; )?greedy$", line) is not None for line in said) == 1
     assert "frontier: pofo" in said
     graph = ms.olla(ms.to_graph(CHAIN), 100, 0.0)
     assert [curve.planner for curve in study(graph, 0.0).curves] == ["selective", "pooch", "olla"]
@@ -1005,3 +1022,20 @@ def test_names_with_control_characters_are_escaped(tmp_path: Path) -> None:
     assert b"a\\x00b\\x1b[31mc" in page
     assert b"\x00" not in page
     assert b"\x1b" not in page
+
+
+def test_the_table_of_planners_says_which_were_not_asked() -> None:
+    (result,) = [ms.greedy(CHAIN, 31, 2.0)]
+    page = html.unescape(results_page([result], [study(result, 0.0)]))
+    assert "All planners" not in page
+    told = page.partition("Not asked: ")[2].partition("</p>")[0]
+    missing = [name for name in ms.not_asked(CHAIN) if name not in told]
+    assert not missing
+    assert "where marks coincide, one lies inside the other" in page.lower()
+
+
+def test_the_gap_to_all_plans_has_a_name_of_the_field() -> None:
+    page = results_page([RESULT, RESULT], [None, None])
+    titles = [column["title"] for column in data_of(page)["tables"]["results"]["columns"]]
+    assert "optimality gap" in titles
+    assert "of any plan" not in titles

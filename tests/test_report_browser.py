@@ -368,6 +368,40 @@ def test_marks_of_curves_that_coincide_are_nested(opened: Any, tmp_path: Path) -
     assert max(widths) < 1.5 * min(widths)
 
 
+@pytest.mark.parametrize("width", [1200, 375])
+@pytest.mark.parametrize("share", ["30%", "70%", "150%"])
+def test_what_is_said_of_the_memory_hides_none_of_its_curve(
+    opened: Any, tmp_path: Path, width: int, share: str
+) -> None:
+    """The box of the peak lay on the curve below it on a narrow screen."""
+    chain = ms.profiles.load("resnet18-224-b32")
+    write_report(ms.offload(chain, share, 12e9, moves=64), tmp_path / "a.html", compare=False)
+    page = opened(tmp_path / "a.html", width=width).page
+    said = boxes_of(page, ".timeline .annotation-text-g")[:2]  # the others are names of bars
+    (first, second) = sorted(said, key=lambda box: box["x"])
+    apart = first["x"] + first["width"] <= second["x"] or abs(first["y"] - second["y"]) >= 0.8 * first["height"]
+    assert apart
+    peak = page.evaluate(
+        "(() => { const div = document.querySelector('.timeline.figure'), { yaxis2 } = div._fullLayout;"
+        "return div.getBoundingClientRect().top + yaxis2._offset + yaxis2.d2p(div.data.at(-1).y[0]); })()"
+    )
+    assert all(box["y"] + box["height"] <= peak + 2 for box in said)
+
+
+@pytest.mark.parametrize("width", [1200, 375])
+def test_axes_of_makespans_say_what_they_show(opened: Any, report: Path, tmp_path: Path, width: int) -> None:
+    write_sweep_report(ms.sweep(SMALL, ["greedy"], memory=["60%", "100%"], beta=[2.0]), tmp_path / "sweep.html")
+    for path, figure, said in (
+        (report, "frontier", "makespan (ms)"),
+        (tmp_path / "sweep.html", "sweep", "makespan / computation alone"),
+    ):
+        page = opened(path, width=width).page
+        assert page.locator(f".{figure}.figure .ytitle").text_content() == said
+        title, ticks = boxes_of(page, f".{figure}.figure .ytitle"), boxes_of(page, f".{figure}.figure .ytick text")
+        assert title[0]["x"] + title[0]["width"] <= min(tick["x"] for tick in ticks)
+        assert title[0]["x"] >= 0
+
+
 def test_streams_that_are_not_used_have_no_lane(opened: Any, report: Path, tensors: ms.Result, tmp_path: Path) -> None:
     path = tmp_path / "still.html"
     write_report(tensors, path, compare=False)

@@ -187,7 +187,7 @@ def test_bad_descriptions_are_told_in_one_line_and_leave_nothing(case: str, tmp_
         (["spec.toml", "-o", "a.csv", "--plot", "a.gif"], "a.gif"),
         (
             ["spec.toml", "--store", "a.csv", "-o", "b.csv"],
-            "'a.csv' would hold an SQLite database, but is named as a table",
+            "'a.csv' would hold an SQLite database, but is named as CSV",
         ),
         (["spec.toml", "--plot", "./a.png", "-o", "a.csv", "--store", "a.png"], "named as a picture"),
         (["spec.toml", "-o", "a.csv", "--jobs", "0"], "--jobs"),

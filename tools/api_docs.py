@@ -33,8 +33,9 @@ each name leads to its signature, parameters and example. The [guide](guide.md) 
 [Which planner?](which_planner.md) which planner to call, and the [glossary](glossary.md) explains the words.
 
 `import memsched as ms` is assumed. Bytes are whole numbers, seconds are floats, bandwidths are bytes per second. All
-values are immutable, but for the dict `params` of a result; chains, graphs, devices and schedules have no hash. Names
-that are not listed here are internal and may change.
+values are immutable, but for the dict `params` of a result. Chains, graphs, devices, schedules, timelines, results,
+comparisons, frontiers and sweeps have no hash; all other values have one. Names that are not listed here are internal
+and may change.
 """
 
 
@@ -80,8 +81,8 @@ TOPICS = [
     Topic(
         file="planners",
         title="Planners",
-        about="Give M (bytes) and beta (bytes per second), or a device, which M and beta then override. "
-        "[Which planner?](../which_planner.md) compares them, [algorithms.md](../algorithms.md) says how they work.",
+        about="Give M (bytes) and beta (bytes per second), or a device; with both, M and beta replace its own."
+        " [Which planner?](../which_planner.md) compares them, [algorithms.md](../algorithms.md) says how they work.",
         groups={"Planners of chains": [], "Planners of graphs": []},
     ),
     Topic(
@@ -141,7 +142,15 @@ TOPICS = [
         about="What may be raised. Each message is a full sentence, with the number that helps.",
         groups={
             "Errors": [
-                *("MemschedError", "InvalidInputError", "InfeasibleError", "ScheduleError", "LimitError", "StoreError")
+                *(
+                    "MemschedError",
+                    "InvalidInputError",
+                    "ArgumentError",
+                    "InfeasibleError",
+                    "ScheduleError",
+                    "LimitError",
+                ),
+                "StoreError",
             ],
         },
     ),

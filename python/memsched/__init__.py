@@ -19,8 +19,16 @@ from memsched import planners, profiles
 from memsched._core import Chain, Device, Graph, Schedule, Timeline
 from memsched.arena.buffers import Buffer, read_buffers
 from memsched.arena.order import Order, order
-from memsched.arena.placement import Placement, write_placement
-from memsched.errors import InfeasibleError, InvalidInputError, LimitError, MemschedError, ScheduleError, StoreError
+from memsched.arena.placement import Placement, validate_placement, write_placement
+from memsched.errors import (
+    ArgumentError,
+    InfeasibleError,
+    InvalidInputError,
+    LimitError,
+    MemschedError,
+    ScheduleError,
+    StoreError,
+)
 from memsched.planners import *  # noqa: F403
 from memsched.planners.registry import min_memory, not_asked
 from memsched.problems.bounds import Bounds, bounds
@@ -38,7 +46,6 @@ from memsched.study.sweep.table import Sweep, SweepProgress
 from memsched.support.arguments import explain_dataclass, public
 from memsched.support.values import immutable
 from memsched.support.views import Shown, Tabular
-from memsched.validation.placement import validate_placement
 from memsched.validation.plan import ValidationReport, validate
 
 if TYPE_CHECKING:
@@ -54,10 +61,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # The validator and the core know nothing of the package, so what they lack is added here.
-for _verb in (validate, validate_placement):
-    _told = public(_verb)
-    setattr(sys.modules[_verb.__module__], _verb.__name__, _told)
-    globals()[_verb.__name__] = _told
+sys.modules[validate.__module__].__dict__["validate"] = validate = public(validate)
 _table: dict[str, object] = {"_repr_html_": Shown._repr_html_}
 _frames: dict[str, object] = {"to_pandas": Tabular.to_pandas, "to_polars": Tabular.to_polars}
 for _class, _views in (
@@ -65,12 +69,15 @@ for _class, _views in (
     (Graph, _table),
     (Placement, {**_frames, "_columns": placement_columns}),
     (Schedule, _table),
+    (Device, {**_table, "__str__": Shown.__str__}),
+    (Timeline, {**_table, "__str__": Shown.__str__}),
     (ValidationReport, {**_table, "__str__": Shown.__str__}),
 ):
     for _name, _view in _views.items():
         setattr(_class, _name, _view)
 
 __all__ = [
+    "ArgumentError",
     "Bounds",
     "Buffer",
     "Chain",
@@ -143,6 +150,7 @@ _AT_FIRST_USE = {
     "write_report": "memsched.show.report",
     "write_sweep_report": "memsched.show.report",
 }
+_OF_TORCH = ("fit", "plan_step", "plans", "profile")  # functions of memsched.torch, which is not imported to ask
 
 
 def __getattr__(name: str) -> object:
@@ -151,7 +159,8 @@ def __getattr__(name: str) -> object:
         return importlib.import_module("memsched.torch")
     if name in _AT_FIRST_USE:
         return getattr(importlib.import_module(_AT_FIRST_USE[name]), name)
-    raise AttributeError(f"module 'memsched' has no attribute {name!r}")
+    where = "; memsched.torch has it" if name in _OF_TORCH else ""
+    raise AttributeError(f"module 'memsched' has no attribute {name!r}{where}")
 
 
 def __dir__() -> list[str]:

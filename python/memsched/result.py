@@ -92,6 +92,8 @@ class Result(Saved, Tabular, Drawn):
         Seconds of planning, as claimed by the planner.
     """
 
+    __hash__ = None  # type: ignore[assignment]  # neither problem nor schedule has one
+
     planner: str
     problem: Problem
     device: Device

@@ -170,6 +170,56 @@ def test_second_derivatives_are_an_error_of_pytorch() -> None:
     assert all(p.grad is not None for p in model.parameters())
 
 
+class Plainly(nn.Module):
+    """Its backward reads what was computed, and neither its input nor its parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.randn(32))
+
+    def forward(self, given: Any) -> Any:
+        return (given * 1.0 + self.shift).tanh().sin()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo looks at it
+@pytest.mark.parametrize("build", [layers, Plainly])
+@pytest.mark.parametrize("leaf", [True, False])
+@pytest.mark.parametrize(
+    "derive",
+    [
+        lambda total, given, parameters: torch.autograd.grad(total, parameters),
+        lambda total, given, parameters: torch.autograd.grad(total, given),
+        lambda total, given, parameters: total.backward(inputs=parameters),
+        lambda total, given, parameters: total.backward(),
+    ],
+    ids=["of parameters", "of the input", "into parameters", "of all"],
+)
+def test_a_gradient_of_a_gradient_never_lacks_a_term_in_silence(
+    derive: Callable[[Any, Any, Any], Any], leaf: bool, build: Callable[[], nn.Module]
+) -> None:
+    """A penalty on the gradient beside the loss: where only some derivatives are asked for, autograd runs few nodes."""
+    model, start = build(), x().requires_grad_()
+    given = start if leaf else start * 2
+    out = torch.compile(model, backend="memsched", options={"budget": "100%"})(given)
+    (gradient,) = torch.autograd.grad(out.sum(), given, create_graph=True)
+    with pytest.raises(RuntimeError, match="double backward"):
+        derive(out.mean() + gradient.square().sum(), start, list(model.parameters()))
+
+
+class WithView(Plainly):
+    """AOTAutograd wraps a graph that returns a view of what it is given."""
+
+    def forward(self, given: Any) -> Any:
+        return super().forward(given), given.view(-1)
+
+
+def test_where_autograd_would_leave_terms_out_a_warning_says_so() -> None:
+    model, given = WithView(), x().requires_grad_()
+    out, _ = torch.compile(model, backend="memsched", options={"budget": "100%"})(given)
+    with pytest.warns(UserWarning, match="may lack terms"):
+        torch.autograd.grad(out.sum(), given, create_graph=True)
+
+
 class TwoResults(nn.Module):
     def __init__(self) -> None:
         super().__init__()

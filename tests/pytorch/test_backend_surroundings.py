@@ -287,6 +287,20 @@ def test_autocast_around_the_call_is_as_with_aot_eager(options: dict[str, Any], 
     assert all(map(torch.equal, wanted, found))
 
 
+def test_where_backwards_are_compiled_nothing_is_planned_and_a_warning_says_so() -> None:
+    model, given = layers(2), x()
+    model(given).square().mean().backward()
+    wanted = gradients(model)
+    model.zero_grad()
+
+    def step() -> None:
+        model(given).square().mean().backward()
+
+    with torch._dynamo.config.patch(compiled_autograd=True), pytest.warns(UnplannedWarning, match="compiled autograd"):
+        torch.compile(step, backend="memsched", options={"budget": "100%"})()
+    assert all(map(torch.equal, wanted, gradients(model)))
+
+
 def test_a_result_of_another_type_than_was_traced_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were autocast left on while the operations run, nothing else would notice."""
     monkeypatch.setattr(Around, "running", lambda _: contextlib.nullcontext())

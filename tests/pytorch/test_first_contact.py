@@ -153,9 +153,9 @@ def test_an_error_of_ours_is_no_error_of_the_model(monkeypatch: pytest.MonkeyPat
         ),
         (
             lambda: memsched.torch.plan_step(blocks(), (batch(),), budget="6GB"),
-            " 'loss'; plan_step takes model, args, loss, budget",
-        ),  # type: ignore[call-arg]  # wrong on purpose
-        (lambda: memsched.torch.profile(blocks()), " 'args'; profile takes model, args"),  # type: ignore[call-arg]  # as above
+            "the model returns no loss, which is one number as a tensor; give loss=lambda out: ...",
+        ),
+        (lambda: memsched.torch.profile(blocks()), " 'args'; profile takes model, args"),  # type: ignore[call-arg]  # wrong on purpose
         (lambda: plan(blocks(), (batch(),), budget=0.4), 'budget is 0.4, less than a byte; did you mean "40%"?'),
         (
             lambda: plan(blocks(), (batch(),), device="cuda"),
@@ -307,6 +307,25 @@ def test_a_container_that_is_compiled_in_place_is_told() -> None:
         own(batch()).sum().backward()
 
 
+def test_a_model_given_to_memsched_itself_is_told_where_to_go() -> None:
+    """`ms.fit` and `ms.plan(model)` did not name memsched.torch."""
+    model: Any = blocks()
+    for call in (ms.plan, ms.compare, ms.simulate):
+        with pytest.raises(ms.InvalidInputError, match=r"; memsched.torch.plan plans a model of PyTorch$"):
+            call(model, "40%", "12GB/s")
+    there = {name for name in memsched.torch.__all__ if name.islower()} - {*ms.__all__}
+    for name, where in [*((name, "; memsched.torch has it") for name in there), ("fits", "")]:
+        with pytest.raises(AttributeError, match=rf"'memsched' has no attribute '{name}'{where}$"):
+            getattr(ms, name)
+
+
+def test_a_report_is_in_the_unit_of_the_budget() -> None:
+    """A budget of 300MB was told as 286 MiB."""
+    said = memsched.torch.plan(blocks(), (batch(),), budget="30MB").report()
+    assert "budget           30 MB\n" in said
+    assert "iB" not in said
+
+
 MISTAKES = [  # of `memsched fit`, and what is said
     ("--model gpt2 --device v100", "has no family"),
     ("--model gone:make --device v100", "no module 'gone'"),
@@ -317,7 +336,7 @@ MISTAKES = [  # of `memsched fit`, and what is said
     ("--model os:getcwd --device v100 -b 12GB", "is not bytes per second"),
     ("--model os:getcwd --device v100 --input 4xx8", "the input is '4xx8'"),
     ("--model os:getcwd --device v100 --autocast fp8", "it must be bf16 or fp16"),
-    ("--model os:getcwd --device v100 --time-limit fast", "time_limit is 'fast'"),
+    ("--model os:getcwd --device v100 --time-limit fast", "--time-limit is 'fast'"),
     ("--model os:getcwd --device v100 --optimizer adamm", "did you mean 'adam'?"),
     (
         "--model os:getcwd --device v100 --optimizer sgd?momentum=0,9",

@@ -306,3 +306,8 @@ def test_inputs_on_another_device_are_told() -> None:
         model = blocks()
     with pytest.raises(CallError, match="model and inputs are on cpu and meta: put them on one device"):
         memsched.torch.plan(model, (torch.randn(256, 64),), budget="100%", device=V100)
+
+
+def test_a_plan_has_the_rows_of_its_result() -> None:
+    found = memsched.torch.plan(blocks(8), (torch.randn(256, 64),), budget="50%", device=V100)
+    assert found.to_pandas().equals(found.result.to_pandas())

@@ -435,7 +435,9 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeyp
     command_line([*given, "--no-largest", "--json"], standalone_mode=False)
     document = json.loads(capsys.readouterr().out)
     assert document == fit_spec("own:make", device="v100", memory="600kB", optimizer="adamw", largest=False).to_json()
-    assert document["assumed"] == ["no loss was given, and none is counted"]
+    assert document["assumed"] == [
+        "no loss was given, and none is counted; name a MODULE:FUNCTION whose model returns it"
+    ]
     assert not document["fits"]
     assert document["ways"][0]["name"] == "plain"
 
@@ -470,7 +472,7 @@ def test_a_loss_that_knows_its_batch_has_no_other() -> None:
         loss=lambda out: nn.functional.cross_entropy(out, wanted),
     )
     assert found.ways[0].largest_batch == 8
-    assert found.assumed == ("no optimizer was given, and none is counted",)
+    assert found.assumed == ("no optimizer was given, and none is counted; give optimizer=...",)
     assert not any("micro-batches" in one.name for one in found.ways)
 
 

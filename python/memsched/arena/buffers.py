@@ -7,20 +7,23 @@ import io
 import math
 import numbers
 import os
-from collections.abc import Iterable, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memsched.errors import InvalidInputError, shown
 from memsched.support import checks, quantities
 from memsched.support.arguments import public
-from memsched.support.files import plain_cell, read_cell, read_text, write_bytes
-from memsched.support.kinds import told_kind
+from memsched.support.csv_rows import check_columns, read_table
+from memsched.support.files import plain_cell, read_cell, write_bytes
+from memsched.support.kinds import BUFFERS
 from memsched.support.types import Size
 from memsched.support.units import parse_bytes
 
 # MiniMalloc's column names and their older names; "end" is the last tick, "upper" the one after it.
-_ALIASES = {"buffer": "id", "buffer_id": "id", "start": "lower", "begin": "lower"}
+_ALIASES = {"buffer": "id", "buffer_id": "id", "start": "lower", "begin": "lower", "end": "upper"}
 _REQUIRED = ("id", "lower", "upper", "size")
 _KNOWN = (*_REQUIRED, "alignment", "offset", "hint", "gaps")
 _MOST = 1e300  # moments; their differences are finite
@@ -153,21 +156,6 @@ def _number(key: str, text: str, where: str) -> int | float:
     raise InvalidInputError(f"{where}: {key} is {shown(text)}; it must be a number")
 
 
-def _columns(header: list[str], where: str) -> tuple[list[str], int]:
-    """The column names, and what to add to the upper end."""
-    names = [_ALIASES.get(name.strip(), name.strip()) for name in header]
-    inclusive = "end" in names
-    names = ["upper" if name == "end" else name for name in names]
-    for name in names:
-        if name not in _KNOWN or names.count(name) > 1:
-            trouble = "twice the" if name in _KNOWN else "the unknown"
-            raise InvalidInputError(f"{where} has {trouble} column {name!r}; known ones are {', '.join(_KNOWN)}")
-    for name in _REQUIRED:
-        if name not in names:
-            raise InvalidInputError(f"{where} lacks the column {name!r}; its first line must name {_REQUIRED}")
-    return names, int(inclusive)
-
-
 @public
 def read_buffers(path: str | os.PathLike[str]) -> tuple[Buffer, ...]:
     """Read buffers from a CSV file in MiniMalloc's format.
@@ -176,7 +164,8 @@ def read_buffers(path: str | os.PathLike[str]) -> tuple[Buffer, ...]:
     none). Sizes may have units, as in 4KiB. `hint` is ignored, since it is not binding. `gaps` must be empty. The older
     names `buffer`, `start` and `end` are accepted too; `end` is the last tick itself. A leading apostrophe before a
     name that begins with =, +, - or @ is dropped: `Placement.to_csv` adds it, since a spreadsheet would take such a
-    name for a formula. White space around numbers is dropped, too.
+    name for a formula. White space around numbers is dropped, too. Commas, semicolons or tabs separate the cells. An id
+    that two lines have is told in a warning.
 
     Raises
     ------
@@ -191,23 +180,12 @@ def read_buffers(path: str | os.PathLike[str]) -> tuple[Buffer, ...]:
     >>> ms.place(ms.read_buffers(path)).height
     7
     """
-    text = read_text(path)
-    kind = told_kind(text)
-    if kind is not None:
-        raise InvalidInputError(f"'{path}' is {kind}; expected a table, whose first line names {', '.join(_REQUIRED)}")
-    reader = csv.reader(io.StringIO(text, newline=""))
-    try:
-        rows = [(reader.line_num, row) for row in reader if row]  # the line where the row ends
-    except csv.Error as error:
-        raise InvalidInputError(f"'{path}', line {reader.line_num} cannot be read: {error}") from error
-    if not rows:
-        raise InvalidInputError(f"'{path}' is empty; its first line must name the columns {_REQUIRED}")
-    names, more = _columns(rows[0][1], f"'{path}'")
-    found = []
-    for number, row in rows[1:]:
+    header, rows = read_table(path, BUFFERS, _KNOWN)
+    names, more = [_ALIASES.get(name, name) for name in header], int("end" in header)
+    check_columns(names, f"'{path}'", _KNOWN, _REQUIRED)
+    found, lines, told = [], dict[str, int](), ""
+    for number, row in rows:
         where = f"'{path}', line {number}"
-        if len(row) != len(names):
-            raise InvalidInputError(f"{where} has {len(row)} fields; it must have {len(names)}, as the first line")
         fields = {key: text if key == "id" else text.strip() for key, text in zip(names, row, strict=True)}
         if fields.get("gaps"):
             raise InvalidInputError(f"{where} has gaps; memsched knows none: split the buffer or leave them empty")
@@ -225,20 +203,36 @@ def read_buffers(path: str | os.PathLike[str]) -> tuple[Buffer, ...]:
             )
         except (InvalidInputError, TypeError) as error:
             raise InvalidInputError(f"{where}: {error}") from error
+        if lines.setdefault(fields["id"], number) != number and not told:
+            told = f"{where}: id is {shown(fields['id'])}, as in line {lines[fields['id']]}; give each buffer its own"
+    if told:
+        warnings.warn(told, stacklevel=3)
     return tuple(found)
 
 
 def write_buffers(path: str | os.PathLike[str], buffers: Sequence[Buffer], offsets: Sequence[int | None]) -> None:
-    """Write buffers and their offsets to a CSV file in MiniMalloc's format."""
+    """Write buffers and their offsets to a CSV file in MiniMalloc's format, each with an id of its own."""
     text = io.StringIO()
     writer, quoting = (
         csv.writer(text, lineterminator="\n", quoting=kind) for kind in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
     )
     aligned = any(buffer.alignment != 1 for buffer in buffers)
     writer.writerow([*_REQUIRED, *(["alignment"] if aligned else []), "offset"])
-    for index, (buffer, offset) in enumerate(zip(buffers, offsets, strict=True)):
-        name = str(index) if buffer.name is None else buffer.name
+    for name, buffer, offset in zip(_ids(buffers), buffers, offsets, strict=True):
         row: list[object] = [plain_cell(name), buffer.start, buffer.end, buffer.size]
         row += [*([buffer.alignment] if aligned else []), -1 if offset is None else offset]
         (quoting if "\r" in name else writer).writerow(row)
     write_bytes(path, text.getvalue().encode())
+
+
+def _ids(buffers: Sequence[Buffer]) -> Iterator[str]:
+    """Their names; of buffers with the same, as a tensor has that came back, the others are a#2, a#3, .."""
+    times, taken = Counter[str](), {buffer.name for buffer in buffers}
+    for index, buffer in enumerate(buffers):
+        name = own = str(index) if buffer.name is None else buffer.name
+        times[name] += 1
+        while times[name] > 1 and own in taken:
+            own = f"{name}#{times[name]}"
+            times[name] += own in taken
+        taken.add(own)
+        yield own

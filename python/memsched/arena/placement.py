@@ -14,10 +14,11 @@ from memsched.errors import InfeasibleError, InvalidInputError, shown
 from memsched.support import checks, quantities
 from memsched.support.arguments import public
 from memsched.support.documents import Document, Source, check_keys, fields, file_of, read_document, write_document
+from memsched.support.files import check_named, path_of
 from memsched.support.types import Progress, Quantity, Size
-from memsched.support.units import counted, exact_bytes, unit_written
+from memsched.support.units import counted, exact_bytes, parse_bytes, unit_written
 from memsched.support.views import Drawn
-from memsched.validation.placement import validate_placement
+from memsched.validation.placement import validate_placement as check_placement
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -192,12 +193,50 @@ class Placement(Drawn):
         if found.optimal is not document["optimal"]:
             said = shown(document["optimal"])
             raise InvalidInputError(f"optimal of the placement is {said}; its bound says otherwise")
-        validate_placement(found.buffers, found.offsets)
+        check_placement(found.buffers, found.offsets)
         return replace(found, claimed=found.lower_bound > found.load)
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the placement to a CSV file, as `write_placement` does."""
         write_placement(path, self)
+
+
+@public
+def validate_placement(buffers: Sequence[Buffer], offsets: Sequence[int], capacity: Size | None = None) -> int:
+    """Check that no two buffers share a byte while both are alive, and that alignments and fixed offsets hold.
+
+    Parameters
+    ----------
+    buffers : sequence of Buffer
+    offsets : sequence of int
+        Bytes, in the order of the buffers.
+    capacity : int or str, optional
+        Bytes; no buffer may end above.
+
+    Returns
+    -------
+    int
+        The height in bytes: the highest end of a buffer, including buffers that are never alive.
+
+    Raises
+    ------
+    ScheduleError
+        The placement is wrong; the message names the buffers.
+    InvalidInputError
+        There is not one offset per buffer, or an offset is not a whole number.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> buffers = [ms.Buffer(0, 2, 3), ms.Buffer(1, 3, 4)]
+    >>> ms.validate_placement(buffers, [0, 3])
+    7
+    >>> ms.validate_placement(buffers, [0, 2])
+    Traceback (most recent call last):
+    memsched.errors.ScheduleError: buffers[0] and buffers[1] share bytes at 2 while both are alive, from 1.
+    """
+    most = parse_bytes(capacity, "capacity") if isinstance(capacity, str) else capacity
+    return check_placement(buffers, offsets, most)
 
 
 @public
@@ -220,16 +259,23 @@ def write_placement(path: str | os.PathLike[str], placement: Placement) -> None:
     [0, 3]
     """
     checks.kind("placement", placement, Placement)
-    write_buffers(path, placement.buffers, placement.offsets)
+    write_buffers(check_named(path_of(path), "CSV", ".csv"), placement.buffers, placement.offsets)
+
+
+def _reader(buffers: object) -> str:
+    """What reads buffers from a file that was given for them."""
+    found = "; read_buffers(path) reads one from a CSV file, read_snapshot(path) from a memory snapshot of PyTorch"
+    return found if isinstance(buffers, str | os.PathLike) else ""
 
 
 def _checked(buffers: Iterable[Buffer]) -> tuple[Buffer, ...]:
     if not checks.is_list(buffers):
-        raise InvalidInputError(f"buffers is {shown(buffers)}; it must be a list of Buffer")
+        needed = f"it must be a list of Buffer(start, end, size){_reader(buffers)}"
+        raise InvalidInputError(f"buffers is {shown(buffers)}; {needed}")
     found = tuple(buffers)
     for k, buffer in enumerate(found):
         if not isinstance(buffer, Buffer):
-            raise InvalidInputError(f"buffers[{k}] is {shown(buffer)}; it must be a Buffer")
+            raise InvalidInputError(f"buffers[{k}] is {shown(buffer)}; it must be a Buffer(start, end, size)")
     return found
 
 

@@ -26,6 +26,7 @@ from memsched.cli.profiles import profiles
 from memsched.cli.report import report
 from memsched.cli.show import ILLEGAL, INFEASIBLE, INTERRUPTED, OTHER, USAGE, complain, print_json, warn
 from memsched.cli.sweep import sweep
+from memsched.cli.usage import as_typed
 from memsched.cli.usage import told as told_usage
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError, ScheduleError
 from memsched.support.units import BYTES_FORMS, PERCENT_ENDS
@@ -87,9 +88,12 @@ class CommandGroup(click.Group):
     ) -> click.Context:
         """Parse the options before the command."""
         as_json = "--json" in args  # also where the other options cannot be parsed
+        typed = list(args)
+        if "help" in args and {*args} <= {"help", *self.commands}:  # as in `memsched help plan`
+            args = [*(name for name in args if name != "help"), "--help"]
         try:
             context = super().make_context(info_name, args, parent, **extra)
-            context.meta["memsched.json"] = as_json
+            context.meta["json"], context.meta["typed"] = as_json, typed
             return context
         except click.UsageError as error:
             _complain_of_usage(error, as_json)
@@ -111,7 +115,7 @@ class CommandGroup(click.Group):
                 warnings.showwarning = lambda message, *_, **__: warn(str(message))
                 return super().invoke(ctx)
         except click.ClickException as error:
-            _complain_of_usage(error, ctx.meta["memsched.json"], ctx)
+            _complain_of_usage(error, ctx.meta["json"], ctx)
             ctx.exit(USAGE)
         except MemschedError as error:
             self._fail(ctx, error)
@@ -132,10 +136,11 @@ class CommandGroup(click.Group):
             ctx.exit(INTERRUPTED)
 
     def _fail(self, ctx: click.Context, error: MemschedError) -> None:
-        if ctx.meta["memsched.json"]:
+        command = self.get_command(ctx, ctx.invoked_subcommand or "")
+        if ctx.meta["json"]:
             facts = {name: getattr(error, name) for name in ("min_memory", "step") if hasattr(error, name)}
-            _say_json({"kind": type(error).__name__, "message": str(error), **facts})
-        complain(_message(error))
+            _say_json({"kind": type(error).__name__, "message": as_typed(str(error), command), **facts})
+        complain(as_typed(_message(error), command))
         ctx.exit(_status(error))
 
 

@@ -7,20 +7,21 @@ from typing import Any
 import click
 from rich.table import Table
 
-from memsched.cli import inputs, show
+from memsched.cli import inputs, outputs, show
 from memsched.cli.inputs import Built, Machine
 from memsched.cli.plan import CHUNK, TIME_LIMIT, planners_option
+from memsched.cli.usage import as_typed
 from memsched.errors import InfeasibleError, MemschedError
 from memsched.planners.registry import min_memory, not_asked, planners_of
 from memsched.problems.bounds import Bounds, bounds
 from memsched.problems.budget import memory_percent, told_bytes
 from memsched.problems.problem import Problem, name_of, peak_memory
 from memsched.result import Result, as_fast
+from memsched.show.words import unasked
 from memsched.study.compare import compare as run_planners
 from memsched.study.compare import nearest
-from memsched.support.csv_rows import csv_of
+from memsched.support.csv_rows import write_csv
 from memsched.support.documents import fields, plain, write_document
-from memsched.support.files import write_bytes
 from memsched.support.units import PERCENT_ENDS, Bytes, exact_bytes, format_bytes, format_seconds
 
 BOUNDS = ("compute", "transfer", "fractional", "recompute", "best")
@@ -50,7 +51,7 @@ def _row(name: str, outcome: Result | MemschedError, best: float, problem: Probl
     """Cells and style of one planner, with bytes in the unit of the budget, so that they may be typed."""
     if isinstance(outcome, InfeasibleError):  # the cell has no room for the bytes
         needs = told_bytes(outcome.min_memory, unit, problem, up=True).partition(" (")[0]
-        return [name, "no plan", "", f"needs {needs}", "", "", ""], "dim"
+        return [name, "no plan", "", f"fits in {needs}", "", "", ""], "dim"
     if isinstance(outcome, MemschedError):
         return [name, "failed", "", "", "", "", ""], "dim"
     timeline = outcome.timeline
@@ -78,14 +79,13 @@ def _table(outcomes: Outcomes, problem: Problem, unit: str) -> Table:
 
 def _notes(outcomes: Outcomes, others: dict[str, str]) -> list[str]:
     notes = [
-        f"{name} failed: {outcome}"
+        as_typed(f"{name} failed: {outcome}", click.get_current_context().command)
         for name, outcome in outcomes.items()
         if isinstance(outcome, MemschedError) and not isinstance(outcome, InfeasibleError)
     ]
     if any(isinstance(outcome, Result) for outcome in outcomes.values()):
         notes.append("* least makespan; optimal: proven, it meets the lower bound")
-    groups = {reason: [name for name in others if others[name] == reason] for reason in others.values()}
-    return [*notes, *(f"not asked: {', '.join(names)} ({reason})" for reason, names in groups.items())]
+    return [*notes, *(f"not asked: {told}" for told in unasked(others))]
 
 
 def _outcome_json(outcome: Result | MemschedError) -> dict[str, Any]:
@@ -98,6 +98,11 @@ def _outcome_json(outcome: Result | MemschedError) -> dict[str, Any]:
         **fields(outcome, "makespan", "lower_bound", "gap", "peak_memory", "estimate", "runtime", "optimal"),
         **fields(outcome.timeline, "bytes_out", "bytes_in", "idle", "recompute_time"),
     }
+
+
+def _outcome_row(outcome: Result | MemschedError) -> dict[str, Any]:
+    """The same as a row of CSV, where the column is called as in all other tables."""
+    return {"error" if key == "message" else key: value for key, value in _outcome_json(outcome).items()}
 
 
 def _comparison(
@@ -125,7 +130,7 @@ def _comparison(
 @planners_option()
 @CHUNK
 @TIME_LIMIT
-@inputs.file_option("-o", "--output", check=inputs.check_json_or_csv, help="Save the figures: .json, or .csv.")
+@outputs.file_option("-o", "--output", check=outputs.check_json_or_csv, help="Save the figures: .json, or .csv.")
 @inputs.quiet_option
 @inputs.csv_option
 @inputs.json_option
@@ -150,22 +155,23 @@ def compare(
 
     "/ bound" is the makespan over the lower bound for the planner's kind of plans: with recomputation for those that
     recompute, without for the others; plans in rounds are compared with plans in the same rounds. For a planner without
-    a plan, the memory it needs is shown, and for one that was not asked, why. The exit status is 0 when at least one
-    planner has a plan, and 3 when none has.
+    a plan, a memory in which it has one is shown, and for one that was not asked, why. The exit status is 0 when at
+    least one planner has a plan, and 3 when none has.
     """
     loaded = inputs.load_problem(problem)
+    inputs.check_takes(planners, loaded)
     names = planners or planners_of(loaded)
     others = {} if planners else not_asked(loaded)
     built = machine.build(loaded)
     device, asked = built.device, Bytes(built.device.memory, built.unit)
     options: dict[str, Any] = {"planners": names, "chunk": chunk, "time_limit": time_limit}
     with show.working("planning") as say:
-        outcomes = run_planners(loaded, asked, device=device, progress=lambda line: say(f"planning: {line}"), **options)
+        outcomes = run_planners(loaded, asked, device=device, progress=say, **options)
         known = bounds(loaded, device=device, time_limit=0.0)
     document = _comparison(loaded, built, known, outcomes, others)
-    rows = [{"planner": name, **_outcome_json(outcome)} for name, outcome in outcomes.items()]
+    rows = [{"planner": name, **_outcome_row(outcome)} for name, outcome in outcomes.items()]
     if output is not None and output.lower().endswith(".csv"):
-        write_bytes(output, csv_of(rows).encode())
+        write_csv(output, rows)
     elif output is not None:
         write_document(output, plain(document))
     if as_json:
@@ -176,5 +182,5 @@ def compare(
         head, table = _header(loaded, built, known), _table(outcomes, loaded, built.unit)
         show.print_rich(head, "", table, "", *_notes(outcomes, others), *show.where_saved(output))
     if not any(isinstance(found, Result) for found in outcomes.values()):
-        show.complain(f"no planner has a plan: {nearest(outcomes)}")
+        show.complain(as_typed(f"no planner has a plan: {nearest(outcomes)}", context.command))
         context.exit(3)

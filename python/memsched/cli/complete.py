@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
 import click
@@ -13,9 +13,10 @@ from memsched import profiles
 from memsched.errors import MemschedError
 from memsched.problems.analytic.kernels import GPUS
 from memsched.problems.analytic.networks import NETWORKS
+from memsched.problems.machines import LINKS, MACHINES
 from memsched.readers.onnx.model import dimensions
 
-_INPUTS = (".json", ".csv", ".onnx")
+_INPUTS = (".json", ".csv", ".tsv", ".onnx")
 _BATCH = 32  # of a network by formula, where none is typed yet
 
 
@@ -28,6 +29,18 @@ def complete_problems(context: click.Context, option: click.Parameter, typed: st
     """Names of what is shipped, of networks by formula, and of files here; else the shell's own names of files."""
     found = [CompletionItem(name) for name in dict.fromkeys(_problems(typed)) if name.startswith(typed)]
     return found or complete_files(context, option, typed)
+
+
+def complete_machines(context: click.Context, option: click.Parameter, typed: str) -> list[str]:
+    """Names of machines, and behind a colon those of their links."""
+    name, colon, _ = typed.partition(":")
+    known = [f"{name}:{link}" for link in LINKS] if colon else ["here", *MACHINES]
+    return [one for one in known if one.startswith(typed)]
+
+
+def complete_words(known: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:
+    """A completion by some words."""
+    return lambda context, option, typed: [word for word in known() if word.startswith(typed)]
 
 
 def _problems(typed: str) -> Iterator[str]:

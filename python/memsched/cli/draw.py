@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from memsched.cli import inputs
+from memsched.cli import inputs, outputs
 from memsched.cli.check import PROBLEM
 from memsched.cli.complete import complete_problems
 from memsched.cli.inputs import Machine
@@ -39,8 +39,10 @@ def _result(target: str, problem: str | None, machine: Machine, options: Plannin
     return options.run(found, machine)[0]
 
 
-def _drawing_command(command: Callable[..., Any], check: Callable[[str], str] = inputs.check_writable) -> click.Command:
-    output = inputs.file_option("-o", "--output", check=check, required=True, help="The file to write.")
+def _drawing_command(
+    command: Callable[..., Any], check: Callable[[str], str] = outputs.check_writable
+) -> click.Command:
+    output = outputs.file_option("-o", "--output", check=check, required=True, help="The file to write.")
     target = click.argument("target", metavar="FILE|PROBLEM", shell_complete=complete_problems)
     decorated = inputs.quiet_option(inputs.json_option(inputs.machine_options(planner_options(command))))
     return click.command()(target(output(PROBLEM(decorated))))
@@ -91,7 +93,7 @@ def _plot(
     _say(result, output, as_json)
 
 
-plot = _drawing_command(_plot, inputs.check_picture)
+plot = _drawing_command(_plot, outputs.check_picture)
 plot.name = "plot"
 
 
@@ -109,5 +111,5 @@ def _trace(target: str, output: str, problem: str | None, as_json: bool, machine
     _say(result, output, as_json)
 
 
-trace = _drawing_command(_trace, inputs.check_json)
+trace = _drawing_command(_trace, outputs.check_json)
 trace.name = "trace"

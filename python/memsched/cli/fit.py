@@ -7,9 +7,12 @@ from typing import Any
 import click
 from rich.table import Table
 
-from memsched.cli.inputs import file_option, json_option, quiet_option
-from memsched.cli.show import INFEASIBLE, answer, facts, live, new_table, quiet, shown, working
+from memsched.cli.complete import complete_machines, complete_words
+from memsched.cli.inputs import json_option, quiet_option
+from memsched.cli.outputs import file_option
+from memsched.cli.show import INFEASIBLE, answer, facts, new_table, quiet, shown, working
 from memsched.errors import InvalidInputError, MemschedError
+from memsched.problems.specs import AUTOCASTS, known_optimizers
 from memsched.show.plots.figure import check_suffix
 from memsched.study.fit import LARGER, Fit, check_asked
 from memsched.support.units import exact_bytes, format_bytes, format_seconds, unit_written
@@ -24,11 +27,22 @@ from memsched.support.units import exact_bytes, format_bytes, format_seconds, un
     "--device",
     required=True,
     metavar="NAME",
+    shell_complete=complete_machines,
     help="v100, a100:pcie4, h200, ...: the GPU to train on; here: the one in this machine.",
 )
 @click.option("-m", "--memory", metavar="SIZE", help="Memory to fit, such as 80GiB. By default that of the GPU.")
-@click.option("--optimizer", metavar="SPEC", help="A class of torch.optim: adamw, sgd?momentum=0.9, ...")
-@click.option("--autocast", metavar="TYPE", help="Train under autocast to bf16 or fp16.")
+@click.option(
+    "--optimizer",
+    metavar="SPEC",
+    shell_complete=complete_words(known_optimizers),
+    help="A class of torch.optim: adamw, sgd?momentum=0.9, ...",
+)
+@click.option(
+    "--autocast",
+    metavar="TYPE",
+    shell_complete=complete_words(lambda: AUTOCASTS),
+    help="Train under autocast to bf16 or fp16.",
+)
 @click.option("-b", "--bandwidth", metavar="RATE", help="Of the link to the host, such as 24GB/s.")
 @click.option("--time-limit", default="5", show_default=True, metavar="SECONDS", help="For the planner, each time.")
 @click.option("--largest/--no-largest", default=True, help="Search for the largest batches, too.")
@@ -72,11 +86,11 @@ def fit(
         if error.name != "torch":
             raise
         raise MemschedError("a look at a model needs PyTorch: pip install 'memsched[torch]'") from error
-    if not live() and not quiet():
+    if not quiet():
         more = ", and finding the largest batches; --no-largest is quicker" if largest else ""
         click.echo(f"looking at {model}: counting its bytes{more}", err=True)
-    with working(f"looking at {model}"):
-        found = fit_spec(model, input, **asked, largest=largest)
+    with working(f"looking at {model}") as say:
+        found = fit_spec(model, input, **asked, largest=largest, progress=say)
     if output is not None:
         found.plot(output)
     answer(as_json, found.to_json, _summary(found), "", _table(found), *found.notes, saved=[output])

@@ -10,7 +10,7 @@ import numpy as np
 from rich.table import Table
 
 from memsched._core import Chain, Device
-from memsched.cli import inputs
+from memsched.cli import inputs, outputs
 from memsched.cli.inputs import Machine
 from memsched.cli.plan import CHUNK, TIME_LIMIT, planners_option
 from memsched.cli.show import answer, describe_link, describe_problem, facts, new_table, print_csv, shown, working
@@ -108,7 +108,7 @@ def _refuse_memory(context: click.Context, option: click.Parameter, value: str |
 )
 @CHUNK
 @TIME_LIMIT
-@inputs.file_option("-o", "--output", check=inputs.check_picture, help="Draw the curves: .png, .svg or .pdf.")
+@outputs.file_option("-o", "--output", check=outputs.check_picture, help="Draw the curves: .png, .svg or .pdf.")
 @inputs.quiet_option
 @inputs.csv_option
 @inputs.json_option

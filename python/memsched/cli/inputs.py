@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -15,19 +15,21 @@ from typing import Any, NamedTuple
 import click
 
 from memsched import profiles
-from memsched._core import Device, Schedule
+from memsched._core import Chain, Device, Graph, Schedule
 from memsched.cli.complete import complete_files, complete_problems
 from memsched.cli.show import warn
+from memsched.cli.usage import SIZE
 from memsched.errors import InvalidInputError, ScheduleError, shown
+from memsched.planners.registry import PLANNERS, planners_of
 from memsched.problems.bounds import bound_of, certified
-from memsched.problems.budget import parse_memory, slowest, told_bytes, told_if_slow
-from memsched.problems.machines import LINKS
+from memsched.problems.budget import parse_memory, slowest, told_bytes, told_if_late, told_if_slow
+from memsched.problems.machines import LINKS, MACHINES
 from memsched.problems.problem import Problem, altered, problem_from, simulate
 from memsched.result import Result
-from memsched.show.plots.figure import check_suffix
 from memsched.study.sources import PROBLEMS, imported_problem, known_bandwidth, named_problem, path_in
 from memsched.support.documents import Document, read_device, read_document, read_plan
-from memsched.support.files import check_named, check_regular, named_as, read_stream, same_file
+from memsched.support.files import check_regular, read_stream, same_file
+from memsched.support.kinds import told_kind
 from memsched.support.units import parse_bandwidth, parse_bytes, parse_seconds, unit_written
 from memsched.validation.plan import validate as check_plan
 
@@ -37,7 +39,7 @@ LINK, LINK_FROM = LINKS["pcie3"].bandwidth, "default: PCIe 3.0 x16, as measured 
 
 
 class Built(NamedTuple):
-    """A device, where its bandwidth comes from, and the unit in which its memory was written on the command line."""
+    """A device, where its link comes from, and the unit in which its memory was written on the command line."""
 
     device: Device
     origin: str
@@ -63,6 +65,8 @@ class Machine:
     def build(self, problem: Problem, base: Device | None = None, origin: str = "", memory: int | None = None) -> Built:
         """The device. Options that are not given come from `base`, which is from `origin`, then from the others."""
         if self.device is not None:
+            if self.device != "-" and not os.path.exists(self.device):
+                raise InvalidInputError(f"--device is {self.device!r}, which is no file{_no_device(self.device)}")
             base, origin = read_device(read_text(self.device)), f"'{self.device}'"
         if self.memory is not None:
             memory = parse_memory(self.memory, problem, "--memory")
@@ -78,10 +82,11 @@ class Machine:
         changes: dict[str, Any] = {"memory": memory}
         if self.bandwidth is not None:
             changes["d2h"] = changes["h2d"] = bandwidth = parse_bandwidth(self.bandwidth, "--bandwidth")
-            origin = "--bandwidth"
+            origin = origin if base else "--bandwidth"
             warn(told_if_slow(problem, bandwidth, "--bandwidth"))
         elif self.device is not None and base is not None:
             warn(told_if_slow(problem, slowest(base), f"the link of '{self.device}'"))
+            warn(told_if_late(problem, base.latency, f"the latency of '{self.device}'"))
         elif base is None:
             known = known_bandwidth(problem)
             changes["d2h"] = changes["h2d"] = LINK if known is None else known
@@ -89,34 +94,59 @@ class Machine:
         if self.host_memory is not None:
             changes["host_memory"] = parse_bytes(self.host_memory, "--host-memory")
         if self.latency is not None:
-            changes["latency"] = parse_seconds(self.latency, "--latency")
+            changes["latency"] = latency = parse_seconds(self.latency, "--latency")
+            warn(told_if_late(problem, latency, "--latency"))
         if self.duplex is not None:
             changes["duplex"] = self.duplex
-        if base is not None and self.bandwidth is None and {"latency", "duplex", "host_memory"} & changes.keys():
-            origin = f"{origin}, changed" if origin else origin
+        given = {name: getattr(self, name) for name in ("bandwidth", "duplex", "latency", "host_memory")}
+        own = [f"--{'no-' * (value is False)}{name}" for name, value in given.items() if value is not None]
+        if base is not None and own:
+            origin = f"{', '.join(own).replace('_', '-')}; the rest: {origin}"
         return Built(altered(base or Device(memory), **changes), origin, unit_written(memory))
+
+
+def _no_device(text: str) -> str:
+    """What to write instead of what is no file of a device."""
+    if text.lower().partition(":")[0] in MACHINES:
+        return "; names of machines are for 'memsched fit' and 'memsched profile'; here, give --memory and --bandwidth"
+    hint = f"; a memory is written --memory {text}" if SIZE.fullmatch(text) else ""
+    return f"; Device.save writes one{hint}"
+
+
+def check_takes(names: Sequence[str], problem: Problem) -> None:
+    """Refuse planners none of which plans such a problem."""
+    if isinstance(problem, Chain) or not names or any(PLANNERS[name].takes_graphs for name in names):
+        return
+    one = "a graph" if isinstance(problem, Graph) else "a family of graphs"
+    chain = isinstance(problem, Graph) and problem.name in profiles.names()
+    remedy = "leave 'graph:' out for the chain" if chain else f"{', '.join(planners_of(problem))} plan graphs"
+    raise click.UsageError(f"{' and '.join(names)} plan{'' if names[1:] else 's'} chains, and this is {one}; {remedy}")
 
 
 problem_argument = click.argument("problem", shell_complete=complete_problems)
 
 
-_MANY = "; a plan is for one memory, and 'memsched frontier' plans for many"
+def single_option(*names: str, several: str, remedy: str, read: Callable[[str], str] = str, **more: Any) -> Any:
+    """An option for one value; of several, click would take the last. Errors tell the remedy.
+
+    A value that fits the pattern `several` is a list of values.
+    """
+
+    def one(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> str | None:
+        if len(given) > 1:
+            raise click.UsageError(f"{names[-1]} is given {len(given)} times, {' and '.join(given)}; {remedy}")
+        if given and re.fullmatch(several, given[0]):
+            raise click.UsageError(f"{names[-1]} is {given[0]}; {remedy}")
+        return read(given[0]) if given else None
+
+    return click.option(*names, multiple=True, callback=one, **more)
 
 
-def _one_memory(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> str | None:
-    """The memory; of several, click would take the last."""
-    if len(given) > 1:
-        raise click.UsageError(f"--memory is given {len(given)} times, {' and '.join(given)}{_MANY}")
-    if given and re.fullmatch(r"[^,]*[%bB],.*", given[0]):
-        raise click.UsageError(f"--memory is {given[0]}{_MANY}")
-    return given[0] if given else None
-
-
-_MEMORY_OPTION = click.option(
+_MEMORY_OPTION = single_option(
     *("-m", "--memory"),
+    several=r"[^,]*[%bB],.*",
+    remedy="a plan is for one memory, and 'memsched frontier' plans for many",
     metavar="SIZE|PERCENT",
-    multiple=True,
-    callback=_one_memory,
     help="M, resident included: 8GiB, 40%, ...",
 )
 _LINK_OPTIONS = (
@@ -168,16 +198,17 @@ def _remember_quiet(context: click.Context, _: click.Parameter, value: bool) -> 
     context.meta["memsched.quiet"] = value
 
 
+def quiet_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --quiet, after the options of the forms that it leaves."""
+    known = [name for option in getattr(command, "__click_params__", ()) for name in option.opts]
+    forms = " or ".join(name for name in ("--json", "--csv") if name in known)
+    help = "Print nothing but errors" + (f", and what {forms} asks for." if forms else ".")
+    option = click.option("-q", "--quiet", is_flag=True, expose_value=False, callback=_remember_quiet, help=help)
+    return option(command)
+
+
 json_option = click.option("--json", "as_json", is_flag=True, callback=_one_form, help="Print JSON and nothing else.")
 csv_option = click.option("--csv", "as_csv", is_flag=True, callback=_one_form, help="Print the table as CSV.")
-quiet_option = click.option(
-    "-q",
-    "--quiet",
-    is_flag=True,
-    expose_value=False,
-    callback=_remember_quiet,
-    help="Print nothing but errors, and what --json or --csv asks for.",
-)
 
 
 def check_input(path: str) -> str:
@@ -195,7 +226,9 @@ def read_text(source: str) -> str:
         return check_input(source)
     text = read_stream(sys.stdin, "the standard input").removeprefix("\ufeff")
     if not text.lstrip().startswith("{"):
-        raise InvalidInputError("the standard input is not a JSON object")
+        kind = told_kind(text)
+        said = "not a JSON object" if kind is None else f"{kind} from a file"
+        raise InvalidInputError(f"the standard input is {said}; '-' takes JSON alone")
     return text
 
 
@@ -210,13 +243,13 @@ def first_bytes(path: str) -> bytes:
 
 
 def read_target(source: str, *formats: str) -> Document:
-    """The JSON form of a shipped profile by name, or of a file in one of the formats."""
-    named = source in profiles.names()
+    """The JSON form of a shipped profile by name, or of a file in one of the formats.
+
+    `made_problem` has refused names of nothing.
+    """
     if not os.path.exists(source) and Path(source).suffix == ".json" and Path(source).stem in profiles.graph_names():
         raise InvalidInputError(f"there is no file '{source}'; the shipped profile is {Path(source).stem}")
-    if named or (source != "-" and not Path(source).suffix and not os.path.exists(source)):
-        return profiles.document(source)  # for an unknown name the error lists similar ones
-    return read_saved(source, *formats)
+    return profiles.document(source) if source in profiles.names() else read_saved(source, *formats)
 
 
 def read_saved(source: str, *formats: str) -> Document:
@@ -317,67 +350,9 @@ def open_plan(document: Document, problem: str | None, machine: Machine) -> tupl
     return loaded, schedule, machine.build(loaded, memory=schedule.budget)
 
 
-def check_writable(path: str) -> str:
-    """Refuse a file that cannot be written, before the work rather than after it; the write itself checks again."""
-    target = Path(path)
-    try:
-        is_folder = target.is_dir()
-    except OSError as error:  # a name of too many letters
-        raise InvalidInputError(f"'{path}' cannot be written: {error.strerror}") from error
-    if is_folder:
-        raise InvalidInputError(f"'{path}' cannot be written: it is a directory")
-    if path.endswith(("/", os.sep)):
-        raise InvalidInputError(f"'{path}' cannot be written: '{target}' is not a directory")
-    if target.exists() and not target.is_file():
-        raise InvalidInputError(f"'{path}' cannot be written: it is not a regular file")
-    if not target.parent.is_dir():
-        raise InvalidInputError(f"'{path}' cannot be written: '{target.parent}' is not a directory")
-    if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise InvalidInputError(f"'{path}' cannot be written: no permission in '{target.parent}'")
-    return path
-
-
-def check_json(path: str) -> str:
-    """The same for a document."""
-    hint = "; plot and report draw a saved plan" if named_as(path) == "a picture" else ""
-    return check_writable(check_named(path, "JSON", ".json", hint=hint))
-
-
-def check_json_or_csv(path: str) -> str:
-    """The same for figures, which are a document or a table."""
-    return check_writable(check_named(path, "JSON", ".json", ".csv"))
-
-
-def check_store(path: str) -> str:
-    """The same for the store of a sweep."""
-    return check_writable(check_named(path, "an SQLite database", ".sqlite", ".db"))
-
-
-def check_picture(path: str) -> str:
-    """The same for a picture, whose suffix must be known."""
-    check_suffix(path)
-    return check_writable(path)
-
-
 def parsed(parse: Callable[[Any], Any]) -> Callable[..., Any]:
     """A callback for an option: its value as this function reads it, or None if it is not given."""
     return lambda context, option, value: None if value is None else parse(value)
-
-
-def file_option(*names: str, check: Callable[[str], str] = check_writable, **more: Any) -> Callable[..., Any]:
-    """An option for a file to write, which is checked before any work."""
-
-    def checked(context: click.Context, _: click.Parameter, value: str | None) -> str | None:
-        if value is None:
-            return None
-        path = check(value)
-        outputs = context.meta.setdefault("memsched.outputs", [])
-        if any(same_file(path, other) for other in outputs):
-            raise click.UsageError(f"'{path}' is given twice; give two files")
-        outputs.append(path)
-        return path
-
-    return click.option(*names, metavar="FILE", callback=checked, shell_complete=complete_files, **more)
 
 
 def time_limit_option(help: str, **more: Any) -> Callable[..., Any]:

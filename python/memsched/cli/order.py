@@ -9,13 +9,12 @@ from memsched.arena.order import METHODS, Order, kept
 from memsched.arena.order import order as find_order
 from memsched.cli.inputs import (
     SEARCH_LIMIT,
-    check_json,
-    file_option,
     json_option,
     load_problem,
     problem_argument,
     quiet_option,
 )
+from memsched.cli.outputs import check_json, file_option
 from memsched.cli.show import answer, facts, working
 from memsched.problems.problem import Problem, graph_of, name_of
 from memsched.support.documents import fields, write_document

@@ -10,10 +10,9 @@ import click
 
 from memsched.arena.buffers import Buffer, read_buffers
 from memsched.arena.placement import Placement, write_placement
-from memsched.cli import inputs
+from memsched.cli import inputs, outputs
 from memsched.cli.complete import complete_files
 from memsched.cli.show import answer, facts, working
-from memsched.errors import InvalidInputError
 from memsched.problems.problem import name_of
 from memsched.result import Result
 from memsched.show.arena import budget_of
@@ -49,14 +48,6 @@ def _read(file: str) -> Result | Buffers:
         return read_buffers(inputs.read_text(file))
     document = inputs.read_saved(file, *inputs.RESULTS, PLACEMENT)
     return Result.from_json(document) if document["format"] in inputs.RESULTS else Placement.from_json(document).buffers
-
-
-def _check_output(output: str) -> str:
-    inputs.check_writable(output)
-    ending = Path(output).suffix.lower()
-    if ending not in ENDINGS:
-        raise InvalidInputError(f"'{output}' ends in {ending!r}; a placement ends in {', '.join(ENDINGS)}")
-    return output
 
 
 def _report(found: Placement, before: Result | None, after: Result | None, capacity: int | None) -> Any:
@@ -102,10 +93,13 @@ def _report(found: Placement, before: Result | None, after: Result | None, capac
     callback=inputs.parsed(quantities.alignment),
     help="Alignment of a result's buffers.",
 )
-@inputs.file_option(
-    "-o", "--output", check=_check_output, help="Save the placement (.csv, .json) or the result with addresses."
+@outputs.file_option(
+    "-o",
+    "--output",
+    check=outputs.check_json_or_csv,
+    help="Save the placement (.csv, .json) or the result with addresses.",
 )
-@inputs.file_option("--plot", "picture", check=inputs.check_picture, help="Draw it: .png, .svg or .pdf.")
+@outputs.file_option("--plot", "picture", check=outputs.check_picture, help="Draw it: .png, .svg or .pdf.")
 @inputs.quiet_option
 @inputs.json_option
 def place(
@@ -147,7 +141,9 @@ def place(
             after = with_addresses(before, time_limit=time_limit, alignment=alignment or 1)
             found = after.placement
         elif before is None and alignment is not None:
-            raise click.UsageError("the buffers of a list have their own alignments; leave --alignment out")
+            raise click.UsageError(
+                "the buffers of a list have their own alignments, as in the column alignment; leave --alignment out"
+            )
         if found is None:
             found = find_addresses(
                 given,

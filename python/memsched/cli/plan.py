@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from memsched.cli import inputs
+from memsched.cli import inputs, outputs
 from memsched.cli.inputs import Built, Machine
 from memsched.cli.show import answer, report, working
 from memsched.planners.registry import PLANNERS
@@ -35,10 +35,11 @@ class Planning:
         """Plan; returns the result and the device."""
         built = machine.build(problem)
         name = self.planner or "auto"
+        inputs.check_takes([name] if name in PLANNERS else [], problem)
         options: dict[str, Any] = {"planner": name, "chunk": self.chunk, "time_limit": self.time_limit}
         with working(f"planning: {name}") as say:
             asked = Bytes(built.device.memory, built.unit)
-            options["progress"] = lambda line: say(f"planning: {line}")
+            options["progress"] = say
             return best_plan(problem, asked, device=built.device, **options), built
 
 
@@ -46,6 +47,7 @@ CHUNK = click.option(
     "--chunk",
     metavar="SIZE|storage",
     callback=inputs.parsed(lambda text: parse_chunk(text, "--chunk")),
+    shell_complete=lambda context, option, typed: [word for word in ("storage", "none") if word.startswith(typed)],
     help="Cut tensors into pieces, such as 16MiB, or into their storages. For planners that take it.",
 )
 TIME_LIMIT = inputs.time_limit_option(
@@ -53,8 +55,14 @@ TIME_LIMIT = inputs.time_limit_option(
 )
 
 
+_ONE = "a plan is by one planner, and 'memsched compare' takes several"
+
+
 def _complete_planners(context: click.Context, option: click.Parameter, typed: str) -> list[str]:
-    return [name for name in (*([] if option.multiple else ["auto"]), *PLANNERS) if name.startswith(typed)]
+    """The planners that complete a name, or the last name of a list with commas."""
+    one = option.name == "planner"
+    names, before = (["auto", *PLANNERS], "") if one else ([*PLANNERS], typed[: typed.rfind(",") + 1])
+    return [before + name for name in names if (before + name).startswith(typed)]
 
 
 def planners_option(default: str = "") -> Callable[..., Any]:
@@ -89,11 +97,13 @@ def planner_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(options=Planning(**taken, given=given), **arguments)
 
     words = f"{', '.join(('auto', *PLANNERS))}. By default auto: the best of all."
-    option = click.option(
+    option = inputs.single_option(
         "-p",
         "--planner",
+        several=".*,.*",
+        remedy=_ONE,
+        read=lambda name: checks.choice("--planner", name, ("auto", *PLANNERS)),
         metavar="NAME",
-        callback=inputs.parsed(lambda name: checks.choice("--planner", name, ("auto", *PLANNERS))),
         shell_complete=_complete_planners,
         help=words,
     )
@@ -103,8 +113,10 @@ def planner_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command()
 @inputs.problem_argument
-@inputs.file_option("-o", "--output", check=inputs.check_json, help="Save the result: plan, problem, device, timeline.")
-@inputs.file_option("--plan-only", check=inputs.check_json, help="Save the bare plan (memsched-plan/1).")
+@outputs.file_option(
+    "-o", "--output", check=outputs.check_json, help="Save the result: plan, problem, device, timeline."
+)
+@outputs.file_option("--plan-only", check=outputs.check_json, help="Save the bare plan (memsched-plan/1).")
 @inputs.quiet_option
 @inputs.json_option
 @inputs.machine_options

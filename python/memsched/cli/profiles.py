@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import Any
 
 import click
@@ -52,14 +53,17 @@ def _show(rows: list[dict[str, Any]], title: str, size: str) -> None:
 def profiles(filter: str, as_csv: bool, as_json: bool) -> None:
     """List shipped profiles and graphs whose name contains FILTER.
 
+    A star in FILTER stands for any text.
+
     \b
     memsched profiles resnet101
+    memsched profiles 'resnet*b32'
     memsched profiles bf16
     """
-    known = shipped.names()
-    chains = [_figures(shipped.load(name)) for name in known if filter.lower() in name]
+    known, pattern = shipped.names(), f"*{filter.lower()}*"
+    chains = [_figures(shipped.load(name)) for name in known if fnmatchcase(name, pattern)]
     alone = (name for name in shipped.graph_names() if name not in known)
-    graphs = [_figures(shipped.load_graph(name)) for name in alone if filter.lower() in name]
+    graphs = [_figures(shipped.load_graph(name)) for name in alone if fnmatchcase(name, pattern)]
     if not chains and not graphs:
         raise InvalidInputError(f"no profile's name contains {filter!r}; `memsched profiles` lists all")
     if as_json:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from memsched.cli import inputs
+from memsched.cli import inputs, outputs
 from memsched.cli.complete import complete_files
 from memsched.cli.inputs import Machine
 from memsched.cli.show import answer, working
@@ -21,14 +21,14 @@ from memsched.support.units import counted, format_seconds
 
 def _check_page(path: str) -> str:
     check_page(path)
-    return inputs.check_writable(path)
+    return outputs.check_writable(path)
 
 
 def _read_result(path: str) -> Result:
     """A saved result, simulated again."""
     if path != "-" and not os.path.isfile(path):
         raise InvalidInputError(f"'{path}' is not a file; give a result of `memsched plan -o`, or a sweep's store")
-    document = inputs.read_target(path, *inputs.RESULTS)
+    document = inputs.read_saved(path, *inputs.RESULTS)
     try:
         return inputs.open_result(document, None, Machine())[0]
     except ScheduleError as error:
@@ -39,7 +39,7 @@ def _read_result(path: str) -> Result:
 
 @click.command()
 @click.argument("sources", metavar="FILE...", nargs=-1, required=True, shell_complete=complete_files)
-@inputs.file_option("-o", "--output", check=_check_page, required=True, help="The page to write: .html or .htm.")
+@outputs.file_option("-o", "--output", check=_check_page, required=True, help="The page to write: .html or .htm.")
 @click.option(
     "--compare/--no-compare",
     default=None,
@@ -87,8 +87,9 @@ def report(
     elif points:
         raise click.UsageError("--point needs the store of a sweep; leave it out")
     with working("planning") as say:
+        names = list(points) or [Path(path).stem for path in sources]
         results = [_point(stores[0], key) for key in points] or [_read_result(path) for path in sources]
-        write_report(results, output, compare=compare, time_limit=time_limit, progress=say)
+        write_report(results, output, names=names, compare=compare, time_limit=time_limit, progress=say)
     found = [{"problem": one.problem.name, "planner": one.planner, "makespan": one.makespan} for one in results]
     lines = [f"{one.planner} on {name_of(one.problem)}, makespan {format_seconds(one.makespan)}" for one in results]
     answer(as_json, lambda: {"output": output, "results": found}, *lines, saved=[output])

@@ -215,7 +215,8 @@ def working(text: str) -> Iterator[Callable[[str], None]]:
     if not live():
         yield lambda _: None
         return
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    wrapped = TextColumn("{task.description}", markup=False, table_column=Column())
+    columns = (SpinnerColumn(), wrapped, TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(visible(text))
         yield lambda said: progress.update(task, description=visible(said))

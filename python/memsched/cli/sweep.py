@@ -7,7 +7,6 @@ import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,9 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from memsched.cli import inputs
+from memsched.cli import inputs, outputs
 from memsched.cli.complete import complete_files
-from memsched.cli.inputs import file_option
+from memsched.cli.outputs import file_option
 from memsched.cli.show import (
     complain,
     live,
@@ -166,17 +165,15 @@ def _notes(found: Sweep, seconds: float) -> list[str]:
 
 
 def _check_table(path: str) -> str:
-    ending = Path(path).suffix.lower()
-    if ending not in TABLES:
-        raise InvalidInputError(f"the output is {path!r}; it must end in {' or '.join(TABLES)}")
-    if ending == ".parquet":
+    outputs.check_ending(path, *TABLES)
+    if path.lower().endswith(".parquet"):
         _check_modules(path, "pandas", "pyarrow")
-    return inputs.check_writable(path)
+    return path
 
 
 def _check_plot(path: str) -> str:
     _check_modules(path, "matplotlib")
-    return inputs.check_picture(path)
+    return outputs.check_picture(path)
 
 
 def _check_modules(path: str, *names: str) -> None:
@@ -188,7 +185,7 @@ def _check_modules(path: str, *names: str) -> None:
 @click.command()
 @click.argument("spec", metavar="SPEC.toml", shell_complete=complete_files)
 @file_option(
-    "--store", check=inputs.check_store, help="SQLite file that keeps finished points, which are not planned again."
+    "--store", check=outputs.check_store, help="SQLite file that keeps finished points, which are not planned again."
 )
 @file_option("-o", "--output", check=_check_table, help="Write the table: .parquet or .csv.")
 @file_option("--plot", "picture", check=_check_plot, help="Draw makespans over memory: .png, .svg or .pdf.")
@@ -236,9 +233,9 @@ def sweep(
     """
     if processes and scheduler is not None:
         raise click.UsageError("give --processes or --dask, not both")
+    wanted = read_spec(inputs.check_input(spec))
     if store is None and output is None and not (as_json or as_csv):
         raise click.UsageError("nothing would be kept; give --store FILE, -o FILE, --csv or --json")
-    wanted = read_spec(inputs.check_input(spec))
     for problem in wanted.problems:
         if name_in(problem) is None:
             inputs.check_input(path_in(problem))

@@ -11,7 +11,7 @@ from memsched.support import checks
 
 _UNKNOWN = re.compile(r"No such command '(.*?)'")
 _EXTRA = re.compile(r"Got unexpected extra arguments? \((.*)\)")
-_SIZE = re.compile(r"\d.*(%|b)", re.IGNORECASE)
+SIZE = re.compile(r"\d.*(%|b)", re.IGNORECASE)
 _VALUE = re.compile(r".*: '?(.*?)'? is not (?:one of|in the range|a valid integer)", re.DOTALL)
 
 
@@ -33,7 +33,7 @@ def _told(error: click.ClickException, context: click.Context) -> str:
     if isinstance(error, click.NoSuchOption):
         return _no_option(error.option_name, command)
     if isinstance(error, click.MissingParameter) and error.param is not None:
-        return f"{_named(error.param)} is missing{_example(context, error.param)}"
+        return f"{_named(error.param)} is missing{_stray(context, error.param) or _example(context, error.param)}"
     if isinstance(error, click.BadOptionUsage):
         option = next((one for one in command.params if error.option_name in one.opts), None)
         if option is not None and not getattr(option, "is_flag", False):
@@ -46,10 +46,29 @@ def _told(error: click.ClickException, context: click.Context) -> str:
         return f"there is no command '{unknown[1]}'; {meant}"
     if extra:
         takes = " ".join(_named(one) for one in command.params if isinstance(one, click.Argument))
-        hint = f"; a memory is written --memory {extra[1]}" if _SIZE.fullmatch(extra[1]) else ""
+        hint = f"; a memory is written --memory {extra[1]}" if SIZE.fullmatch(extra[1]) else ""
         said = f"{takes} and options" if takes else "options alone"
         return f"unexpected argument '{extra[1]}': {command.name} takes {said}{hint}"
     return said
+
+
+def _stray(context: click.Context, missing: click.Parameter) -> str:
+    """What to write with a first word that belongs to no option, of a command that takes options alone."""
+    command, typed = context.command, context.meta.get("typed", ())
+    if any(isinstance(one, click.Argument) for one in command.params) or command.name not in typed:
+        return ""
+    parser = command.make_parser(click.Context(command, info_name=command.name))
+    left = parser.parse_args(list(typed[typed.index(command.name) + 1 :]))[1]
+    option = "--memory" if left and SIZE.fullmatch(left[0]) else _named(missing)
+    return f", and {left[0]!r} belongs to no option; write {option} {left[0]}" if left else ""
+
+
+def as_typed(text: str, command: click.Command | None) -> str:
+    """A message with the options of a command by the names that they have there, not in Python."""
+    for one in command.params if command else ():
+        if one.name and "_" in one.name and isinstance(one, click.Option):
+            text = re.sub(rf"(?<![\w.'-]){one.name}(?![\w'])", _named(one), text)
+    return text
 
 
 def _named(parameter: click.Parameter) -> str:
@@ -67,16 +86,14 @@ def _example(context: click.Context, parameter: click.Parameter) -> str:
 
 
 def _no_option(name: str, command: click.Command) -> str:
-    near = checks.close(
-        name, [name for one in command.params for name in (*one.opts, *one.secondary_opts) if "-" in name]
-    )
-    if near:
-        return f"there is no option {name}; did you mean {near}?"
     commands = command.commands.values() if isinstance(command, click.Group) else ()
     after = next((one.name for one in commands if any(name in option.opts for option in one.params)), None)
     if after:
         return f"the option {name} comes after the command, as in 'memsched {after} .. {name}'"
-    return f"there is no option {name}"
+    near = checks.close(
+        name, [name for one in command.params for name in (*one.opts, *one.secondary_opts) if "-" in name]
+    )
+    return f"there is no option {name}; did you mean {near}?" if near else f"there is no option {name}"
 
 
 def _bad_value(said: str, parameter: click.Parameter) -> str:

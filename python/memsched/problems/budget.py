@@ -34,7 +34,7 @@ _REAL = 2**20  # bytes of problems that are measured, not made up: of others not
 _LATE = 1e-3  # seconds of latency: less is never odd
 
 
-def parse_memory(value: str | float, problem: Problem, what: str = "the memory") -> Bytes:
+def parse_memory(value: object, problem: Problem, what: str = "the memory") -> Bytes:
     """A memory budget M in bytes, resident included, from a size as in `parse_bytes` or a percentage.
 
     "40%" is min_memory + 0.4 (peak_memory - min_memory) of the problem, rounded down to whole bytes. 0% is the least
@@ -56,7 +56,7 @@ def parse_memory(value: str | float, problem: Problem, what: str = "the memory")
     return whole_bytes(least + read * (most - least), what, value, MEMORY_FORMS, "%")
 
 
-def read_memory(value: str | float, what: str) -> Bytes | Fraction:
+def read_memory(value: object, what: str) -> Bytes | Fraction:
     """Such a memory as far as it can be read without a problem: bytes, or a share."""
     _refuse_share(value, what)
     if isinstance(value, str) and value.rstrip().endswith("%"):
@@ -76,11 +76,11 @@ def _refuse_share(value: object, what: str) -> None:
 
 def memory_of(value: object, problem: Problem, what: str) -> Bytes:
     """A memory M in a call, in bytes: a number, or a text as in `parse_memory`; it keeps the unit it was written in."""
-    if isinstance(value, str):
-        given: object = parse_memory(value, problem, what)
-    else:
+    if checks.is_number(value):
         _refuse_share(value, what)
-        given = value
+        given: object = value
+    else:
+        given = parse_memory(value, problem, what)
     return Bytes(checks.size(what, given, 1), unit_written(given))
 
 
@@ -174,7 +174,8 @@ def make_device(
     if device is not None:
         checks.kind("device", device, Device)
         if asked_by_user():
-            warn_if_slow(problem, slowest(device) if bandwidth is None else math.inf, "the device's link", device.latency)
+            known = slowest(device) if bandwidth is None else math.inf  # the other is told already
+            warn_if_slow(problem, known, "the device's link", device.latency)
         return altered(device, **changes) if changes else device
     if memory is None:
         raise InvalidInputError("M is missing; give M (6GiB, 40% or bytes) or device=")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from itertools import takewhile
 from typing import Any, TypeAlias
@@ -16,6 +15,7 @@ from memsched.problems.family import GraphFamily
 from memsched.support import checks, quantities
 from memsched.support.arguments import public
 from memsched.support.documents import Document, fields, read_chain, read_graph
+from memsched.support.kinds import told_maker
 from memsched.support.memo import once_per_object
 from memsched.support.units import Bytes, counted, exact_bytes, parse_bandwidth, unit_written
 
@@ -111,15 +111,18 @@ def graph_of(problem: Problem, chunk: ChunkLike = None) -> Graph:
         if chunk is not None:
             raise InvalidInputError(f"chunk is {shown(chunk)}, but a graph is not cut; leave it out")
         return problem
-    remedy = ""
-    if isinstance(problem, str | os.PathLike):
-        remedy = "; profiles.load(name) and Chain.load(path) make one"
-    elif isinstance(problem, dict):
-        remedy = "; Chain.from_json makes one"
-    elif hasattr(problem, "problem"):  # a result, or what is made of one
-        remedy = "; its .problem is one"
     what = f"the class {problem.__name__}" if isinstance(problem, type) else f"a {type(problem).__name__}"
-    raise InvalidInputError(f"problem is {what}; it must be a Chain or a Graph{remedy}")
+    raise InvalidInputError(f"problem is {what}; it must be a Chain or a Graph{_remedy(problem)}")
+
+
+def _remedy(problem: object) -> str:
+    """What makes a problem of what was given for one."""
+    if hasattr(problem, "problem") and not isinstance(problem, type):  # a result, or what is made of one
+        return "; its .problem is one"
+    if any(one.__module__ == "torch.nn.modules.module" for one in type(problem).__mro__):
+        return "; memsched.torch.plan plans a model of PyTorch"
+    made = told_maker(problem)
+    return f"; {made}" if made else ""
 
 
 def largest_graph(problem: Problem, schedule: Schedule) -> Graph:
@@ -182,7 +185,8 @@ def altered(device: Device, **changes: Any) -> Device:
 def check_kinds(problem: object, schedule: object, device: object) -> None:
     """Check the types of a problem, a schedule and a device."""
     if not isinstance(problem, Chain | Graph | GraphFamily):
-        raise InvalidInputError(f"problem is {shown(problem)}; it must be a Chain, a Graph or a GraphFamily")
+        needed = f"it must be a Chain, a Graph or a GraphFamily{_remedy(problem)}"
+        raise InvalidInputError(f"problem is {shown(problem)}; {needed}")
     checks.kind("schedule", schedule, Schedule)
     checks.kind("device", device, Device)
 

@@ -31,6 +31,7 @@ SPEC_FORMS = (
     "write torchvision:resnet101, timm:deit_tiny_patch16_224, transformers:gpt2?n_layer=24, my.module:function or "
     "file.py:function"
 )
+_TYPES = "a type takes options, as in transformers:gpt2?n_layer=36, and names on a hub are not read"
 INPUT_FORMS = "write 32x3x224x224, 8x1024:int or 8x1024:int:50257 (whole numbers below 50257), several with commas"
 _INPUT = re.compile(r"\s*(\d+(?:x\d+)*)(?::(float|int|bool))?(?::(\d+))?\s*", re.ASCII)
 
@@ -72,16 +73,22 @@ def parse_model(spec: str) -> ModelSpec:
     if not (colon and family and name):
         what = "has no family" if body.strip(":") else "is empty"
         raise InvalidInputError(f"the model is {spec!r}, which {what}; {_meant(body.strip(':'))}{SPEC_FORMS}")
+    _refuse_call(body, "the model")
     parsed = parse_options(options, f"the model {spec!r}")
     if family in PIP:
         if importlib.util.find_spec(family) is None:
-            raise InvalidInputError(f"this model needs the package {family}, which is not installed; {PIP[family]}")
+            torch = "" if importlib.util.find_spec("torch") else "pip install 'memsched[torch]', and "
+            raise InvalidInputError(
+                f"this model needs the package {family}{' and PyTorch' if torch else ''}, which is not installed; "
+                f"{torch}{PIP[family]}"
+            )
         known = known_models(family)
         if known and (name.partition(".")[0] if family == "timm" else name) not in known:
             kind = "no model type" if family == "transformers" else "no model"
             last = name.rpartition("/")[2]  # of a name on a hub
             alike = near(last, known) or near(last.partition("-")[0], known)
-            raise InvalidInputError(f"{family} has {kind} {name!r}{alike}")
+            typed = f"; {_TYPES}" if family == "transformers" else ""
+            raise InvalidInputError(f"{family} has {kind} {name!r}{alike}{typed}")
         return ModelSpec(family, name, parsed, "")
     folder, file = os.path.split(family)
     module = file.removesuffix(".py")
@@ -140,13 +147,23 @@ def _meant(name: str) -> str:
     words = re.sub(r"\W", "_", name.rpartition("/")[2].lower())
     alike = difflib.get_close_matches(words, set(by_name.values()), n=3, cutoff=0.7)
     found = [spec for one in dict.fromkeys([name, *alike]) for spec, other in by_name.items() if other == one]
-    return f"did you mean {' or '.join(found[:3])}? Or " if found else ""
+    absent = [f"{family}:{name}" for family in PIP if family not in installed and name.isidentifier()]
+    others = f", or {' or '.join(absent)} (not installed)" if absent else ""
+    return f"did you mean {' or '.join(found[:3])}{others}? Or " if found else ""
 
 
 def near(word: str, known: Iterable[str]) -> str:
     """How an error goes on: the known words that resemble this one."""
     found = difflib.get_close_matches(word, [*known], n=5)
     return f"; near: {', '.join(found)}" if found else ""
+
+
+def _refuse_call(name: str, what: str) -> None:
+    """Refuse a name with options as Python calls it."""
+    called = re.fullmatch(r"([^()]+)\((.*)\)", name.strip())
+    if called:
+        options = re.sub(r"\s*,\s*", "&", re.sub(r"\s*=\s*", "=", called[2].strip()))
+        raise InvalidInputError(f"{what} is {name!r}; write {called[1]}{'?' if options else ''}{options}")
 
 
 def parse_options(text: str, what: str) -> dict[str, Any]:
@@ -186,14 +203,15 @@ def parse_input(text: str) -> tuple[InputSpec, ...]:
 def parse_optimizer(spec: str) -> tuple[str, dict[str, Any]]:
     """The class of torch.optim, in small letters, and the options of "adamw" or "sgd?momentum=0.9"."""
     name, _, options = spec.partition("?")
-    found, known = name.strip().lower(), _optimizers()
+    _refuse_call(name, "optimizer")
+    found, known = name.strip().lower(), known_optimizers()
     if known:
         checks.choice("optimizer", found, known)
     return found, parse_options(options, f"the optimizer {spec!r}")
 
 
 @functools.cache
-def _optimizers() -> tuple[str, ...]:
+def known_optimizers() -> tuple[str, ...]:
     """The optimisers of PyTorch, in small letters, as its sources name them; none if they cannot be found there."""
     torch = importlib.util.find_spec("torch")
     for folder in (torch.submodule_search_locations or ()) if torch else ():

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from pathlib import Path
 
 from memsched._core import Chain
 from memsched.errors import InvalidInputError
-from memsched.readers.tables import REQUIRED, Columns, chain_of, check_header
+from memsched.readers.tables import COLUMNS, REQUIRED, Columns, chain_of
+from memsched.support.csv_rows import check_columns, read_table
 from memsched.support.documents import Document
-from memsched.support.files import path_of, read_cell, read_text
-from memsched.support.kinds import told_kind
-
-_SEPARATORS = (",", ";", "\t")
+from memsched.support.files import path_of, read_cell
+from memsched.support.kinds import STAGES
 
 
 def chain_from_csv(
@@ -61,17 +58,10 @@ def chain_from_csv(
     if hasattr(path, "columns") or isinstance(path, dict):
         raise InvalidInputError(f"path is a {type(path).__name__}; Chain.from_frame takes tables")
     where = f"'{path_of(path)}'"
-    text = read_text(path)
-    kind = told_kind(text)
-    if kind is not None:
-        named = "; let its name end in .json" if text.lstrip()[:1] == "{" else ""
-        raise InvalidInputError(f"{where} is {kind}; expected a table, whose first line names the columns{named}")
-    header, rows = _csv_rows(text, where)
-    check_header(header, where)
+    header, cells = read_table(path, STAGES, COLUMNS)
+    check_columns(header, where, COLUMNS, REQUIRED)
+    rows = [*cells]
     lines = [line for line, _ in rows]
-    for line, row in rows:
-        if len(row) != len(header):
-            raise InvalidInputError(f"{where}, line {line} has {len(row)} cells; it must have {len(header)}")
     columns: Columns = {key: [row[k] for _, row in rows] for k, key in enumerate(header)}
     if "name" in columns:
         columns["name"] = [_read_name(text) for text in columns["name"]]
@@ -84,16 +74,3 @@ def _read_name(cell: str) -> str | None:
     if not cell.strip():
         return None
     return read_cell(cell) if cell.lstrip("'").strip() else cell[1:]
-
-
-def _csv_rows(text: str, where: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """The first line, and the others that are not blank with their numbers."""
-    first = text.lstrip("\r\n").partition("\n")[0]  # no name of a column has a separator
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(_SEPARATORS, key=first.count), strict=True)
-    try:
-        rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
-    except csv.Error as error:
-        raise InvalidInputError(f"{where}, line {reader.line_num} cannot be read: {error}") from error
-    if not rows:
-        raise InvalidInputError(f"{where} is empty; its first line must name the columns, {', '.join(REQUIRED)}, ...")
-    return [cell.strip() for cell in rows[0][1]], rows[1:]

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 from memsched._core import Graph
 from memsched.errors import InvalidInputError, shown
-from memsched.readers import listed
 from memsched.support import checks, quantities
+from memsched.support.csv_rows import listed
 from memsched.support.interrupt import optional
 
 _NEEDED = ("time", "size")

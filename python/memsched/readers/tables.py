@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from memsched._core import Chain
 from memsched.errors import InvalidInputError, shown
-from memsched.readers import listed
 from memsched.support import checks, quantities
-from memsched.support.arguments import meant
+from memsched.support.csv_rows import check_columns, listed
 from memsched.support.documents import Document
 
 REQUIRED = ("forward_time", "backward_time", "activation")
@@ -34,8 +32,8 @@ def chain_from_frame(
     `activation` and `gradient` are those of the input. `resident` has the bytes of a stage that never move; the chain
     has their sum, and what the argument adds. Empty cells, and columns that are left out, have the defaults of `Chain`;
     the default of `gradient` is `activation`, but 0 for the input. Empty are None, NaN and, but for names, blank texts.
-    An index that is named as a column, such as `name`, is that column. A data frame of `Chain.to_pandas` holds neither
-    `name`, `resident` nor `provenance`, nor `pieces`: give the first three again.
+    An index that is named as a column, such as `name`, is that column. A data frame of `Chain.to_pandas` holds
+    all but `name`, `provenance` and `pieces`: give the first two again.
 
     Parameters
     ----------
@@ -84,7 +82,7 @@ def _columns_of(frame: Any) -> Columns:
             f"frame is {shown(frame)}; it must be a data frame of pandas or polars, or a dict of columns{remedy}"
         )
     index = _index_of(frame)
-    check_header([*index, *given], "the frame")
+    check_columns([*index, *given], "the frame", COLUMNS, REQUIRED)
     columns: Columns = {}
     for key in (*index, *given):
         try:
@@ -116,30 +114,6 @@ def _index_of(frame: Any) -> dict[str, Any]:
     return {names[0]: index}
 
 
-def check_header(names: Sequence[Any], where: str) -> None:
-    """Refuse names that are unknown, missing or listed twice."""
-    unknown = [name for name in names if not isinstance(name, str) or name not in COLUMNS]
-    if unknown:
-        free = [name for name in COLUMNS if name not in names]
-        near = {name: guess for name in unknown if isinstance(name, str) and (guess := meant(name, free))}
-        alone = len(unknown) == len(near) == 1
-        pairs = (f"'{guess}'" if alone else f"'{guess}' for {shown(name)}" for name, guess in near.items())
-        guesses = f"did you mean {', '.join(pairs)}? The columns" if near else "the columns"
-        if any(name == "" or str(name).startswith("Unnamed:") for name in unknown):  # as pandas writes and reads it
-            guesses = f"one without a name is the index of a table: write it with index=False; {guesses}"
-        raise InvalidInputError(f"{where} has {_of(unknown, 'unknown ')}; {guesses} are {', '.join(COLUMNS)}")
-    twice = [name for name, times in Counter(names).items() if times > 1]
-    if twice:
-        raise InvalidInputError(f"{where} has {_of(twice)} twice; drop one of each")
-    missing = [name for name in REQUIRED if name not in names]
-    if missing:
-        raise InvalidInputError(f"{where} lacks {_of(missing)}; the columns are {', '.join(COLUMNS)}")
-
-
-def _of(names: Sequence[Any], kind: str = "") -> str:
-    return f"the {kind}column{'s' if len(names) > 1 else ''} {listed(names)}"
-
-
 def chain_of(
     columns: Columns, what: str, where: Where, name: str | None, resident: int | str, provenance: Document | None
 ) -> Chain:
@@ -157,6 +131,10 @@ def chain_of(
     gradient = [0, *activation[1:]]
     if "gradient" in values:
         gradient = [d if own is None else own for d, own in zip(gradient, values["gradient"], strict=True)]
+    for k, (kept, output) in enumerate(zip(values.get("saved", ()), activation, strict=False)):
+        if k and kept is not None and kept < output:
+            cells = f"saved is {shown(columns['saved'][k])}, less than activation, {shown(columns['activation'][k])}"
+            raise InvalidInputError(f"{where(k)}: {cells}; it includes the stage's output, so give at least as much")
     names = None
     if "name" in columns:
         names = [_name(cell, f"stage {k}", where(k)) for k, cell in enumerate(columns["name"]) if k]

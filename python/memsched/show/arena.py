@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import Any
 
+from memsched._core import Graph
 from memsched.arena.placement import Placement
 from memsched.errors import InvalidInputError, shown
 from memsched.problems.problem import largest_graph
 from memsched.result import Result
+from memsched.support.units import format_bytes
 
 _NEAR = 1e-6  # of moments, relative to their size
 
@@ -32,6 +34,16 @@ def check_drawn(result: Result) -> None:
 def round_end(result: Result) -> float:
     """The end of the last step of the round in the timeline, in seconds."""
     return max(result.timeline.end.tolist(), default=0.0)
+
+
+def lowest(placement: Placement) -> str:
+    """How far the height of an arena is from the lowest, in words."""
+    known, height, bound = "claimed" if placement.claimed else "proven", placement.height, placement.lower_bound
+    if placement.optimal:
+        return f"{known} lowest"
+    if format_bytes(height) == format_bytes(bound):
+        return f"{known} to be at most {format_bytes(height - bound)} above the lowest"
+    return f"{known} to be at least {format_bytes(bound)}"
 
 
 def origin(placement: Placement) -> int | float:
@@ -57,6 +69,16 @@ def columns_of(
     return found
 
 
+def roles_of(graph: Graph) -> dict[str, str]:
+    """Tensor -> its role; what the backward alone writes is told as a gradient, not as an activation."""
+    forward = {name for op in graph.ops if op["phase"] == "fwd" for name in op["writes"]}
+    backward = {name for op in graph.ops for name in op["writes"]} - forward
+    return {
+        one["name"]: "gradient" if one["role"] == "activation" and one["name"] in backward else one["role"]
+        for one in graph.tensors
+    }
+
+
 def arena_of(result: Result, placement: Placement, *, in_time: bool) -> tuple[Columns, float]:
     """Columns with one entry per buffer that is ever alive (low and bytes in bytes), and the end of the last.
 
@@ -69,7 +91,7 @@ def arena_of(result: Result, placement: Placement, *, in_time: bool) -> tuple[Co
     else:
         begin = back = [*accumulate(("run" in step for step in schedule.steps), initial=0)]
     last = len(begin) - 1
-    roles = {tensor["name"]: tensor["role"] for tensor in largest_graph(result.problem, schedule).tensors}
+    roles = roles_of(largest_graph(result.problem, schedule))
     spans = ((begin[min(int(one.start), last)], back[min(int(one.end), last)]) for one in placement.buffers)
     found = columns_of(placement, spans, lambda name: "workspace" if name is None else roles.get(name, "buffer"))
     return found, max(begin[-1], back[-1])

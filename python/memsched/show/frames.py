@@ -9,7 +9,10 @@ from memsched.arena.placement import Placement
 
 
 def chain_columns(chain: Chain) -> dict[str, tuple[type, list[Any]]]:
-    """A row for each stage, after one for the input, as `Chain.from_frame` reads them."""
+    """A row for each stage, after one for the input, as `Chain.from_frame` reads them.
+
+    They hold all but the chain's name, provenance and pieces. `resident` stands in the row of the input.
+    """
 
     def stages(kind: type, values: Any) -> tuple[type, list[Any]]:
         return kind, [None, *values]
@@ -23,6 +26,7 @@ def chain_columns(chain: Chain) -> dict[str, tuple[type, list[Any]]]:
         "gradient": (int, chain.gradient.tolist()),
         "saved": stages(int, chain.saved.tolist()),
         **{key: stages(int, getattr(chain, key).tolist()) for key in overheads},
+        "resident": (int, [chain.resident, *[0] * chain.n]),
     }
 
 

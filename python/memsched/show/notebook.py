@@ -61,12 +61,12 @@ def html(shown: object) -> str:
     table = table_of(shown)
     picture, told = _image(shown, table.title)
     head = "".join(f"<th{_scope(k)}>{_cell(name)}</th>" for k, name in enumerate(table.head))
-    note = "; ".join(part for part in (table.note, told) if part)
+    notes = [part for part in (*table.note.splitlines(), told) if part]
     parts = [
         f'<div class="memsched"><style>\n{_STYLE}{STYLE}\n</style><table><caption>{_cell(table.title)}</caption>',
         f'<thead><tr class="faint">{head}</tr></thead>' if head else "",
         f"<tbody>{''.join(_row(table, k) for k in range(len(table.rows)))}</tbody></table>",
-        f'<p class="faint">{escape(visible(note))}</p>' if note else "",
+        *(f'<p class="faint">{escape(visible(note))}</p>' for note in notes),
         picture,
     ]
     return "".join(parts) + "</div>"
@@ -87,7 +87,7 @@ def text(shown: object) -> str:
         cells += [cell if words else cell.rjust(width) for cell, width in zip(row[1:], wide[1:], strict=False)]
         lines.append("  ".join(cells).rstrip())
     note = ("* the fastest; " if table.best else "") + table.note
-    return "\n".join([*lines, *([visible(note)] if note else [])])  # with code to copy, perhaps
+    return "\n".join([*lines, *map(visible, note.splitlines())])  # with code to copy, perhaps
 
 
 def draw(shown: object, path: str | os.PathLike[str] | None = None) -> Figure:

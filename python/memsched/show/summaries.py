@@ -7,19 +7,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memsched._core import Chain, Device, Graph, Schedule
+from memsched._core import Chain, Device, Graph, Schedule, Timeline
 from memsched.arena.order import Order
 from memsched.arena.placement import Placement
 from memsched.errors import InfeasibleError
 from memsched.planners.registry import min_memory
 from memsched.problems.bounds import Bounds
-from memsched.problems.budget import told_bytes
 from memsched.problems.family import count_rounds
 from memsched.problems.problem import name_of, peak_memory, profile_link, stages_or_ops
 from memsched.result import Result, as_fast
-from memsched.show.arena import budget_of
+from memsched.show.arena import budget_of, lowest
 from memsched.show.report.sweep_rows import standings
-from memsched.show.words import again, bounded, moved, plain, recomputed
+from memsched.show.words import again, bounded, moved, needed, plain, recomputed
 from memsched.study.comparison import Comparison
 from memsched.study.fit import Fit
 from memsched.study.frontier import Frontier
@@ -94,22 +93,38 @@ def _schedule(schedule: Schedule) -> Table:
         "steps": ", ".join(f"{count} {verb}" for verb, count in counts.items()),
         "offloaded": counted(len(schedule.offloaded), "tensor"),
         "recomputed": plain(again(len(schedule.recomputed))),
-        "budget": format_bytes(schedule.budget),
+        "budget": format_bytes(schedule.budget, unit_written(schedule.budget)),
     }
     name = schedule.planner.get("name", "an unnamed planner")
     return Table(title=f"a plan by {name} for {schedule.graph}", rows=[*rows.items()])
 
 
+def _device(device: Device) -> Table:
+    rows = {"memory": format_bytes(device.memory, unit_written(device)), "link": format_link(device)}
+    return Table(title=device.name or "a device", rows=[*rows.items()])
+
+
+def _timeline(found: Timeline) -> Table:
+    rows = {
+        "makespan": format_seconds(found.makespan),
+        "peak": format_bytes(found.peak_memory),
+        "moved": plain(moved(found.bytes_out, found.bytes_in)),
+        "idle": f"{format_seconds(found.idle)} of the compute stream",
+        "recomputed": format_seconds(found.recompute_time),
+    }
+    return Table(title=f"a timeline of {counted(len(found.start), 'step')}", rows=[*rows.items()])
+
+
 def _result(result: Result) -> Table:
-    schedule, timeline = result.schedule, result.timeline
+    schedule, timeline, unit = result.schedule, result.timeline, unit_written(result.device)
     rounds = count_rounds(schedule.rounds)
     rows = {
-        "memory": format_bytes(budget_of(result)),
+        "memory": format_bytes(budget_of(result), unit),
         "link": format_link(result.device),
         "makespan": format_seconds(result.makespan),
         "lower bound": f"{format_seconds(result.lower_bound)} {plain(bounded(result))}",
-        "peak": format_bytes(result.peak_memory),
-        "moved": plain(moved(timeline.bytes_out, timeline.bytes_in)),
+        "peak": format_bytes(result.peak_memory, unit),
+        "moved": plain(moved(timeline.bytes_out, timeline.bytes_in), unit),
         "recomputed": plain(recomputed(len(result.recomputed), timeline.recompute_time)),
         **({"rounds": f"{rounds}, of batch {_listed(batch for batch, _ in schedule.rounds)}"} if rounds > 1 else {}),
         "planned in": format_seconds(result.runtime, 2),
@@ -127,9 +142,9 @@ def _comparison(found: Comparison) -> Table:
     rows: list[tuple[str, ...]] = []
     for name, one in found.items():
         if isinstance(one, Result):
-            rows.append((name, *_figures(one)))
+            rows.append((name, *_figures(one, unit_written(one.device))))
         elif isinstance(one, InfeasibleError):
-            rows.append((name, f"no plan: it needs {_needed(one.min_memory, best)}"))
+            rows.append((name, f"no plan; fits in {needed(one.min_memory, best)}"))
         else:
             rows.append((name, f"failed: {one}"))
     least = best.makespan if best else 0.0
@@ -143,24 +158,17 @@ def _comparison(found: Comparison) -> Table:
     )
 
 
-def _needed(count: int, best: Result | None) -> str:
-    """A memory that is enough, in the unit of the memory of the other plans."""
-    if best is None:
-        return format_bytes(count)
-    return told_bytes(count, unit_written(best.device), best.problem, up=True).partition(" (")[0]
-
-
 def _machine(device: Device) -> str:
-    return f"{format_bytes(device.memory)}, {format_link(device)}"
+    return f"{format_bytes(device.memory, unit_written(device))}, {format_link(device)}"
 
 
-def _figures(one: Result) -> tuple[str, ...]:
+def _figures(one: Result, unit: str) -> tuple[str, ...]:
     timeline = one.timeline
     return (
         format_seconds(one.makespan),
         "optimal" if one.optimal else format_percent(one.gap) if one.lower_bound > 0 else "",
-        format_bytes(one.peak_memory),
-        format_bytes(timeline.bytes_out + timeline.bytes_in),
+        format_bytes(one.peak_memory, unit),
+        format_bytes(timeline.bytes_out + timeline.bytes_in, unit),
         counted(len(one.recomputed), "op") if one.recomputed else "0",
     )
 
@@ -171,8 +179,9 @@ def _frontier(found: Frontier) -> Table:
     chosen = [k * (count - 1) // max(1, most - 1) for k in range(most)]
     rows: list[tuple[str, ...]] = []
     for k in chosen:
-        memory, one = format_bytes(int(found.memory[k])), found.results[k]
-        rows.append((memory, "no plan found") if one is None else (memory, *_figures(one)))
+        one, unit = found.results[k], unit_written(int(found.memory[k]))
+        memory = format_bytes(int(found.memory[k]), unit)
+        rows.append((memory, "no plan found") if one is None else (memory, *_figures(one, unit)))
     ideal = f"ideal: {format_seconds(found.ideal)}, with enough memory"
     return Table(
         title=f"{found.planner} on {name_of(found.problem)}, {format_link(found.device)}",
@@ -195,7 +204,7 @@ def _fit(found: Fit) -> Table:
         f"into {format_bytes(found.memory, unit)}",
         head=("way", "peak", "forward, backward", "largest batch"),
         rows=rows,
-        note="; ".join([found.next_step, found.times, *found.notes]),
+        note="\n".join([found.next_step, found.times, *found.notes]),
     )
 
 
@@ -227,10 +236,8 @@ def _beginning(names: Sequence[str]) -> str:
 
 
 def _placement(found: Placement) -> Table:
-    known = "claimed" if found.claimed else "proven"
-    bound = f"{known} lowest" if found.optimal else f"{known} to be at least {format_bytes(found.lower_bound)}"
     rows = {
-        "height": f"{format_bytes(found.height)}, {bound}",
+        "height": f"{format_bytes(found.height)}, {lowest(found)}",
         "load": format_bytes(found.load),
         "fragmentation": format_percent(found.fragmentation),
         "found by": f"{found.method}, in {format_seconds(found.runtime, 2)}",
@@ -261,10 +268,9 @@ def _bounds(found: Bounds) -> Table:
 
 
 def _validation(found: ValidationReport) -> Table:
-    on = "all plans" if found.bound_on == "all" else "plans that run each op once, in graph order"
     rows = {
         "makespan": format_seconds(found.makespan),
-        "lower bound": f"{format_seconds(found.lower_bound)}, on {on}",
+        "lower bound": f"{format_seconds(found.lower_bound)} of {found.bounded}",
         "peak": format_bytes(found.peak_memory),
         "moved": plain(moved(found.bytes_out, found.bytes_in)),
         "recomputed": plain(recomputed(len(found.recomputed), found.recompute_time)),
@@ -279,6 +285,7 @@ _TABLES: Mapping[type, Callable[[Any], Table]] = {
     Bounds: _bounds,
     Chain: _chain,
     Comparison: _comparison,
+    Device: _device,
     Fit: _fit,
     Frontier: _frontier,
     Graph: _graph,
@@ -287,5 +294,6 @@ _TABLES: Mapping[type, Callable[[Any], Table]] = {
     Result: _result,
     Schedule: _schedule,
     Sweep: _sweep,
+    Timeline: _timeline,
     ValidationReport: _validation,
 }

@@ -23,7 +23,7 @@ class Interval:
 
     step: int  # index in the schedule
     lane: int  # index in LANES
-    kind: str  # "forward", "backward", "recompute", "offload" or "prefetch"
+    kind: str  # "forward", "loss", "backward", "recompute", "offload" or "prefetch"
     name: str  # of the op or the tensor
     start: float  # seconds
     end: float
@@ -43,7 +43,7 @@ def intervals(result: Result) -> list[Interval]:
             f"the timeline has {len(timeline.start)} steps, the schedule {len(schedule.steps)}; simulate it"
         )
     graph = result.graph
-    phases = {op["name"]: op["phase"] for op in graph.ops}
+    phases = {op["name"]: _phase(op) for op in graph.ops}
     sizes = {tensor["name"]: tensor["size"] for tensor in graph.tensors}
     seen: set[str] = set()
     found = []
@@ -56,7 +56,7 @@ def intervals(result: Result) -> list[Interval]:
             raise InvalidInputError(f"step {index} names {name!r}, which the graph does not have")
         kind = verb
         if verb == "run":
-            kind = "recompute" if name in seen else "forward" if phases[name] == "fwd" else "backward"
+            kind = "recompute" if name in seen else phases[name]
             seen.add(name)
         found.append(
             Interval(
@@ -70,6 +70,10 @@ def intervals(result: Result) -> list[Interval]:
             )
         )
     return found
+
+
+def _phase(op: dict[str, Any]) -> str:
+    return "loss" if "loss" in op.get("kind", "") else "forward" if op["phase"] == "fwd" else "backward"
 
 
 def _names() -> list[dict[str, Any]]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from memsched.problems.budget import told_bytes
 from memsched.result import Result
 from memsched.show.text import Number, Text, counted, text
-from memsched.support.units import format_bytes, format_percent
+from memsched.support.units import format_bytes, format_percent, unit_written
 
 
 def moved(out: int, back: int) -> Text:
@@ -30,6 +33,19 @@ def bounded(result: Result) -> Text:
     """Which plans the lower bound covers, and how far above it the plan is."""
     gap = "proven optimal" if result.optimal else f"gap {format_percent(result.gap)}"
     return text("of {}: {}", result.bounded, gap if result.lower_bound > 0 or result.optimal else "no bound is known")
+
+
+def needed(count: int, best: Result | None) -> str:
+    """A memory that is enough, in the unit of the memory of the best of the other plans."""
+    if best is None:
+        return format_bytes(count)
+    return told_bytes(count, unit_written(best.device), best.problem, up=True).partition(" (")[0]
+
+
+def unasked(others: Mapping[str, str]) -> list[str]:
+    """The planners that were not asked, with the reason of each group."""
+    groups = {reason: [name for name in others if others[name] == reason] for reason in others.values()}
+    return [f"{', '.join(names)} ({reason})" for reason, names in groups.items()]
 
 
 def plain(words: Text, unit: str = "") -> str:

@@ -17,7 +17,7 @@ from memsched.planners.entry import Planner, options_of, takes
 from memsched.planners.registry import PLANNERS, check_planner, planner_named, planners_of
 from memsched.planners.remat.pebbles import pebbles, suits
 from memsched.planners.rounds import tried_until
-from memsched.problems.bounds import bound_of, certified, graph_bound
+from memsched.problems.bounds import bound_of, certified, graph_bound, recompute_bound
 from memsched.problems.budget import make_device, told_bytes, told_memory
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import ChunkLike, Problem, fields_of, graph_of, least_memory
@@ -36,6 +36,7 @@ MOVES_PER_STAGE = 512  # .. and of short chains
 WALKS = 4  # of selective on a chain
 SHORT = 24  # stages, or half the ops: up to here auto tries all rungs, or gives them half of its time limit
 SEARCHES = ("offload", "selective", "pooch")  # these use all the time they get, and so come last, in this order
+BY_THE_CLOCK = ("offload",)  # planners of chains that stop after a time by default, and after moves in auto
 BEST = "selective"  # of the planners of graphs
 LEAST_SHARE = 0.01  # seconds for a planner; 0 would mean no limit
 Say = Callable[[str], object] | None
@@ -62,7 +63,8 @@ def compare(
     planners : sequence of str, or str, optional
         Names, in a list or in a text with commas. By default all that are listed; `not_asked` says why no others.
     time_limit : float or str, optional
-        Seconds for each planner that takes a limit.
+        Seconds for each planner that takes a limit. By default and on chains, offload's search stops after the moves
+        that `plan` gives it, so that no row depends on the machine or is better than the plan of `plan`.
     progress : callable, optional
         Called with a line about the work: the name of the planner that runs, how far it is, and the best plan so far.
 
@@ -95,7 +97,8 @@ def compare(
     found = Comparison()
     for name, entry in entries.items():
         options = {"chunk": chunk, "time_limit": time_limit, **_told(progress, name, found)}
-        found[name] = _outcome(entry, problem, device, options)
+        own = _search_limits(problem) if name in BY_THE_CLOCK and time_limit is None else {}
+        found[name] = _outcome(entry, problem, device, own | options)
     refused = [outcome for outcome in found.values() if isinstance(outcome, InvalidInputError)]
     if refused and len(refused) == len(found):
         raise refused[0]
@@ -135,10 +138,11 @@ def plan(
     Returns
     -------
     Result
-        "auto" without time_limit is never worse than any listed planner with default options on this device, except
-        for offload's search of one second; with a time_limit it is the best plan found. With "auto", `lower_bound`
-        holds for all plans, recomputation included (of a family, in the same rounds), and `runtime` is that of all
-        planners together; otherwise both are of the named planner.
+        "auto" without time_limit is never worse than what `compare` lists for this device, searches that stop by the
+        clock aside, such as PoocH's; with a time_limit it is the best plan found. With "auto", `lower_bound` holds for
+        all plans, recomputation included (of a family, in the same rounds), and `runtime` is that of all planners
+        together, less for a problem that was planned before, as plans for smaller devices are kept with it; otherwise
+        both are of the named planner.
 
     Raises
     ------
@@ -208,6 +212,7 @@ def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object], 
             break
         same_link = (rung.d2h, rung.h2d, rung.host_memory) == (device.d2h, device.h2d, device.host_memory)
         rest, none = graph_bound(graph_of(problem), rung), True
+        _told(progress, "smaller devices", dict(enumerate(plans)))
         for name in names:
             hopeful = PLANNERS[name].free or rest < _least_makespan(plans)
             over = until is not None and time.perf_counter() > until
@@ -298,7 +303,7 @@ def _pebbles(
 
 
 def _none_found(problem: Problem, device: Device, found: Mapping[str, Result | MemschedError]) -> MemschedError:
-    """What to raise if no planner has a plan. Only pebbles, or the need of one op, proves that there is none."""
+    """What to raise if no planner has a plan. Pebbles, a bound or the need of one op proves that there is none."""
     infeasible = {name: one for name, one in found.items() if isinstance(one, InfeasibleError)}
     if not infeasible:
         return next(one for one in found.values() if isinstance(one, MemschedError))
@@ -308,17 +313,20 @@ def _none_found(problem: Problem, device: Device, found: Mapping[str, Result | M
     least, unit = least_memory(problem), unit_written(device)
     budget = told_memory(device.memory, unit, problem)
     needs = told_bytes(least, unit, problem, up=True)
-    if device.memory < nearest.min_memory == least:
-        said = f"no plan fits '{problem.name}' into {budget}: one op alone needs at least {needs}"
-        return InfeasibleError(said, least)
-    said = f"that there is no plan is proven only below {needs}, which one op alone needs"
     if device.memory < least:
-        said = f"one op alone needs at least {needs}"
-    elif proof is not None and not isinstance(problem, GraphFamily):
+        said = f"no plan fits '{problem.name}' into {budget}: one op alone needs at least {needs}"
+        name = next((name for name, one in infeasible.items() if one is nearest), None)
+        if name is not None and nearest.min_memory != least:
+            said += f", and {name}, which comes nearest, {told_bytes(nearest.min_memory, unit, problem, up=True)}"
+        return InfeasibleError(said, nearest.min_memory)
+    said = f"that there is none is proven only below {needs}, which one op alone needs"
+    if proof is not None and not isinstance(problem, GraphFamily):
         said = str(proof)
+    elif not isinstance(problem, GraphFamily) and math.isinf(recompute_bound(graph_of(problem), device)):
+        said = "that there is none is proven by the lower bound"
+    closest = str(nearest).replace(f" for '{problem.name}' in {budget}", "")
     return InfeasibleError(
-        f"no planner found a plan for '{problem.name}' in {budget} ({said}); the one that comes nearest: "
-        + str(nearest).replace(f" for '{problem.name}' in {budget}", ""),
+        f"no planner found a plan for '{problem.name}' in {budget}; {said}; the one that comes nearest: {closest}",
         nearest.min_memory,
     )
 
@@ -351,20 +359,20 @@ def _auto(name: str, options: dict[str, object], *, timed: bool = True) -> dict[
     return own
 
 
-def _told(say: Say, name: str, found: Mapping[str, Result | MemschedError]) -> dict[str, object]:
+def _told(say: Say, name: str, found: Mapping[Any, Result | MemschedError]) -> dict[str, object]:
     """Say that a planner begins after these; the option with which it says how far it is."""
     if say is None:
         return {}
-    ended, plans = f"; {len(found)} done" if found else "", [one for one in found.values() if isinstance(one, Result)]
-    if plans:
+    plans, before = [one for one in found.values() if isinstance(one, Result)], ""
+    if plans:  # this first, for a narrow terminal
         best = min(plans, key=_makespan)
         bound, gap = format_seconds(best.lower_bound), format_percent(best.gap)
-        ended += f", best: {best.planner} {format_seconds(best.makespan)}, bound {bound}, gap {gap}"
-    say(name + ended)
+        before = f"best {best.planner} {format_seconds(best.makespan)}, bound {bound}, gap {gap}; "
+    say(before + name)
 
     def further(share: float) -> None:
         try:
-            say(f"{name}, {share:.0%}{ended}")
+            say(f"{before}{name}, {share:.0%}" if share else before + name)  # 0: a search that cannot know
         except MemschedError as error:  # of the caller, not of the planner
             raise _SaidError(error) from error
 

@@ -5,18 +5,30 @@ from __future__ import annotations
 from memsched.errors import MemschedError
 from memsched.result import Result
 from memsched.support.units import counted, format_seconds
-from memsched.support.views import Columns, Drawn, Tabular
+from memsched.support.views import Columns, Drawn, Figures
 
 
-class Comparison(dict[str, Result | MemschedError], Tabular, Drawn):
+class Comparison(dict[str, Result | MemschedError], Figures, Drawn):
     """What `compare` returns: a dict, planner name -> Result or the error that the planner raised.
 
     A notebook shows it, and `print` prints it, as a table of the planners: makespan, gap to a lower bound on the plans
     that the planner can make, peak, bytes moved, ops recomputed; or why there is no plan. `plot` draws the makespans.
-    `to_pandas` and `to_polars` give a row for each planner, with the columns of a `Sweep`.
+    `to_pandas` and `to_polars` give a row for each planner, with the columns of a `Sweep`, and `to_csv` writes them.
+    Comparisons are equal if their results are, and their errors are of the same kind and say the same.
     """
 
     __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]  # as of dict
+
+    def __eq__(self, other: object) -> bool:
+        return self._facts() == other._facts() if isinstance(other, Comparison) else super().__eq__(other)
+
+    def __ne__(self, other: object) -> bool:  # that of dict does not ask __eq__
+        return not self == other
+
+    def _facts(self) -> dict[str, object]:
+        """What is compared: exceptions themselves are equal to nothing else."""
+        return {name: one if isinstance(one, Result) else (type(one), one.args) for name, one in self.items()}
 
     @property
     def best(self) -> Result | None:

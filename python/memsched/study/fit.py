@@ -9,7 +9,15 @@ from memsched.errors import InvalidInputError, shown
 from memsched.problems.machines import machine
 from memsched.problems.specs import parse_autocast, parse_input, parse_model, parse_optimizer
 from memsched.support import quantities
-from memsched.support.units import BYTES_FORMS, Bytes, exact_bytes, parse_bandwidth, parse_bytes, unit_written
+from memsched.support.units import (
+    BYTES_FORMS,
+    Bytes,
+    exact_bytes,
+    format_bytes,
+    parse_bandwidth,
+    parse_bytes,
+    unit_written,
+)
 from memsched.support.views import Columns, Drawn, Tabular
 
 _LEAST = 1000  # bytes of a device: with less, a unit is missing
@@ -130,7 +138,19 @@ class Fit(Drawn, Tabular):
             return _how(best.name, self.memory) + (f" ({best.note})" if best.note else "")
         least = min(self.ways, key=lambda one: one.peak_memory)
         needed = exact_bytes(least.peak_memory, unit_written(self.memory), up=True)
-        return f"give at least {needed}, by the way {least.name!r}{smaller or '; or a smaller batch'}"
+        return f"give at least {needed}, by the way {least.name!r}{smaller or self._without_batches()}"
+
+    def _without_batches(self) -> str:
+        """Whether a smaller batch may help, where none is known that fits."""
+        step = self.steady
+        held = step.parameters + step.buffers + step.gradients + step.optimizer
+        needed = max(held, step.peak_update - step.inputs) + self.peak_memory - step.peak_memory
+        if needed > self.memory:
+            what, unless = "parameters and gradients alone need", ""
+            if step.optimizer:
+                what, unless = "the optimizer's step alone needs", " unless its state is on the host"
+            return f"; no smaller batch helps{unless}: {what} {format_bytes(needed, unit_written(self.memory))}"
+        return "" if any(one.largest_batch == 0 for one in self.ways) else "; or a smaller batch"
 
     def to_json(self) -> dict[str, Any]:
         """The figures, as JSON has them."""
@@ -170,7 +190,7 @@ def device_memory(memory: object) -> Bytes:
     """
     if isinstance(memory, str) and memory.rstrip().endswith("%"):
         raise InvalidInputError(f"memory is {shown(memory)}, but it is the device's, which has no share: {BYTES_FORMS}")
-    found = parse_bytes(memory, "memory")  # type: ignore[arg-type]  # it refuses what is neither number nor text
+    found = parse_bytes(memory, "memory")
     if found < _LEAST:
         raise InvalidInputError(
             f"memory is {shown(memory)}, less than {_LEAST} bytes; write the unit; did you mean {max(found, 1)}GiB?"

@@ -24,16 +24,17 @@ from memsched.support import checks, quantities
 from memsched.support.docstrings import documented
 from memsched.support.types import Progress, Quantity
 from memsched.support.units import counted, format_bytes
-from memsched.support.views import Columns, Drawn, Tabular
+from memsched.support.views import Columns, Drawn, Figures
 
 MOST_SLOTS = 4000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Frontier(Tabular, Drawn):
+class Frontier(Figures, Drawn):
     """The makespans of one planner over a range of memories.
 
-    `plot` draws it as `plot_frontier` does; `to_pandas` and `to_polars` give a row for each memory.
+    `plot` draws it as `plot_frontier` does; `to_pandas` and `to_polars` give a row for each memory, and
+    `to_csv` writes them.
 
     Attributes
     ----------

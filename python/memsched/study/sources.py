@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from pathlib import Path
 
 from memsched import profiles
@@ -13,6 +15,7 @@ from memsched.support.documents import read_document
 
 PROBLEMS = ("memsched-chain/1", "memsched-graph/1", "memsched-family/1")
 _GPU = "v100"  # of a network by formula that names none
+_MODEL = re.compile(r"[\w./-]+(?<!\.onnx):[a-z_][\w./-]*(\?.*)?", re.IGNORECASE)  # as `memsched profile` takes it
 
 
 def name_in(source: str) -> str | None:
@@ -27,12 +30,28 @@ def named_problem(source: str) -> Problem | None:
     """The problem of a name graph:NAME (a shipped graph) or analytic:NETWORK:BATCH[:GPU] (by formula); else None.
 
     The prefix graph: may be left out where no chain has the name.
+
+    Raises
+    ------
+    InvalidInputError
+        Nothing has the name, and it is no path: similar names are told, or what makes a chain of a model.
     """
-    if source in profiles.graph_names() and source not in profiles.names():
-        return profiles.load_graph(source)
+    if source.startswith("analytic:"):
+        return profiles.analytic(*_formula(source))
     if source.startswith("graph:"):
         return profiles.load_graph(source.removeprefix("graph:"))
-    return profiles.analytic(*_formula(source)) if source.startswith("analytic:") else None
+    if source in profiles.names() or (source not in profiles.graph_names() and _may_be_file(source)):
+        return None
+    if _MODEL.fullmatch(source):
+        makes = f"`memsched profile --model {shlex.quote(source)} -o chain.json` makes a chain of a model"
+        raise InvalidInputError(f"no profile is named {shown(source)}; {makes}")
+    return profiles.load_graph(source)
+
+
+def _may_be_file(source: str) -> bool:
+    """Whether a problem is read from a file, or from the standard input."""
+    model = _MODEL.fullmatch(source)
+    return source == "-" or os.path.exists(source) or bool(Path(source).suffix and not model)
 
 
 def _formula(source: str) -> tuple[str, int, str]:
@@ -47,10 +66,10 @@ def _formula(source: str) -> tuple[str, int, str]:
 
 
 def imported_problem(source: str) -> Problem | None:
-    """The chain of a .csv file, or the graph of an .onnx file, perhaps with dimensions; None if it is neither."""
+    """The chain of a .csv or .tsv file, or the graph of an .onnx file, perhaps with dimensions; None of others."""
     path = path_in(source)
     ending = Path(path).suffix.lower()
-    if ending == ".csv":
+    if ending in (".csv", ".tsv"):
         from memsched.readers.csv_files import chain_from_csv
 
         return chain_from_csv(path)
@@ -87,10 +106,7 @@ def find_problem(source: str) -> Problem:
     named = named_problem(source) or imported_problem(source)
     if named is not None:
         return named
-    path = Path(source)
-    if source in profiles.names() or (not path.suffix and not os.path.exists(path)):  # may contain anything
-        return profiles.load(source)  # for an unknown name the error lists similar ones
-    return problem_from(read_document(path, *PROBLEMS))
+    return profiles.load(source) if source in profiles.names() else problem_from(read_document(source, *PROBLEMS))
 
 
 def known_bandwidth(problem: Problem) -> float | None:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 
 from memsched._core import Chain, Device, Graph, Schedule
 from memsched.errors import ArgumentError, shown
+from memsched.support.kinds import told_maker
 from memsched.support.units import WRITTEN, parse_bytes, unit_written
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -35,9 +36,10 @@ _ALIKE = (
     ("gradient", "gradients", "grad"),
     ("result", "results", "plan", "schedule"),
     ("resident", "parameters", "weights"),
-    ("name", "layer", "stage", "module"),
+    ("name", "layer", "stage", "module", "id"),
     ("start", "begin", "lower"),
     ("end", "stop", "upper"),
+    ("size", "bytes", "nbytes"),
 )
 
 
@@ -181,6 +183,13 @@ def _wrong(
         return ArgumentError(f"{what} is given {twice[0]!r} twice, by position and by name; {takes}")
     missing = [name for name in needed if name not in (*named, *places[: len(args)])]
     if missing:
+        made = told_maker(args[0]) if what == "Chain" and len(args) == 1 else ""
+        if made:
+            return ArgumentError(f"{what} is given a {type(args[0]).__name__} alone; {made}")
+        whole = next((one for one in args if all(hasattr(one, name) for name in needed)), None)
+        if whole is not None and not isinstance(whole, type):  # what has all that is needed, as a result
+            held = ", ".join(f".{name}" for name in needed)
+            return ArgumentError(f"{what} needs {', '.join(needed)}; give {held} of the {type(whole).__name__}")
         if places[len(args) - 1 : len(args)] == ["kwargs"] and isinstance(args[-1], str):
             return ArgumentError(f"kwargs is {shown(args[-1])}; did you mean {missing[0]}={args[-1]!r}? {takes}")
         return ArgumentError(f"{what} needs {', '.join(repr(name) for name in missing)}; {takes}")

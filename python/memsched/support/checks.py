@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from memsched.errors import InvalidInputError, shown
+from memsched.support.kinds import told_maker
 
 _MANY = 12  # words that an error does not list where it has one that was meant
 EXACT_BYTES = 2**53  # limit on byte counts and on the sum of a problem's sizes: doubles are exact up to here
@@ -39,12 +40,20 @@ Kind = TypeVar("Kind")
 def kind(name: str, value: object, kind: type[Kind]) -> Kind:
     """An instance of a class."""
     if not isinstance(value, kind):
-        raise InvalidInputError(f"{name} is {shown(value)}; it must be a {kind.__name__}{_read(value, kind)}")
+        raise InvalidInputError(f"{name} is {shown(value)}; it must be a {kind.__name__}{_held(name, value, kind)}")
     return value
+
+
+def _held(name: str, value: object, kind: type) -> str:
+    """What to add where something is given for what it has, or a file for what it holds."""
+    return f"; give its .{name}" if isinstance(getattr(value, name, None), kind) else _read(value, kind)
 
 
 def _read(value: object, kind: type) -> str:
     """What to add where a file is given for what it holds."""
+    made = told_maker(value) if hasattr(kind, "from_csv") else ""
+    if made:
+        return f"; {made}"
     if not isinstance(value, str | os.PathLike) or not hasattr(kind, "from_json"):
         return ""
     read = "load" if callable(getattr(kind, "load", None)) else "from_json"

@@ -18,7 +18,8 @@ PARAMETERS = {
     "M : int or str": 'Memory budget, resident included: bytes, "6GiB", or "40%" of the way from min_memory to '
     "peak_memory.",
     "beta : float or str": 'Bytes per second, or "12GB/s"; 0 means no link, inf a free one.',
-    "device : Device, optional": "Instead of M and beta, which override its memory and bandwidth.",
+    "device : Device, optional": "Memory, link and host memory in one. M or beta, where given too, replaces "
+    "its memory or its bandwidth, whether smaller or larger.",
     "chunk : None, int or str": 'How a chain\'s tensors travel: whole, in pieces of at most this many bytes ("16MiB"), '
     'or as single storages ("storage"). Planners that do not take it move whole tensors.',
     "workspace_limit : int or str": "For graphs: each op uses the fastest algorithm with at most this much workspace.",

@@ -15,13 +15,19 @@ from memsched import _core
 from memsched._core import Chain, Device, Graph, Schedule
 from memsched.errors import InvalidInputError, shown
 from memsched.support.files import check_named, path_of, read_text, write_bytes
-from memsched.support.kinds import FORMATS
+from memsched.support.kinds import FORMATS, STAGES, told_kind
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 _PLAIN = (dict, list, tuple, str, int, float, np.number, type(None))  # of Python and, as numbers, of numpy
 _DEEPEST = 100  # levels of lists and objects in a document
+
+_TABLES = (".csv", ".tsv")
+_READERS = {
+    _TABLES: "Chain.from_csv and `memsched plan` read stages, read_buffers and `memsched place` buffers",
+    (".toml",): "`memsched sweep` reads TOML",
+}
 
 Document = dict[str, Any]
 Source = Document | str | os.PathLike[str]
@@ -48,7 +54,7 @@ def read_document(source: Source, *formats: str) -> Document:
         text = source
         if not (isinstance(source, str) and source.lstrip().startswith("{")):
             where, text = f"'{os.fspath(source)}'", read_text(source)
-        document = _parse(str(text), where)
+        document = _parse(str(text), where, formats)
     if not isinstance(document, dict):
         raise InvalidInputError(f"{where} is not a JSON object, but a {type(document).__name__}{_own(formats)}")
     for key, value in document.items():
@@ -71,9 +77,24 @@ def _unexpected(found: object, formats: tuple[str, ...]) -> str:
     if stem not in FORMATS:
         return f"has the format {shown(found)}, which is none of memsched's; expected {wanted}"
     kind, readers = FORMATS[stem]
+    return f"is {kind} (format {shown(found)}), which {readers}; expected {_expected(formats)}"
+
+
+def _expected(formats: tuple[str, ...]) -> str:
+    """The documents of these formats in words."""
     *others, last = dict.fromkeys(FORMATS[name.partition("/")[0]][0] for name in formats)
-    expected = f"{', '.join(others)} or {last}" if others else last
-    return f"is {kind} (format {shown(found)}), which {readers}; expected {expected}"
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _foreign(text: str, where: str, formats: tuple[str, ...]) -> str:
+    """What to say of a file that is no JSON: what it is, and what reads it."""
+    kind, name = told_kind(text), where.lower().removesuffix("'")
+    if kind is None:
+        named = next((f"; {readers}" for endings, readers in _READERS.items() if name.endswith(endings)), "")
+        return f"not JSON: it begins with {text.lstrip()[:20]!r}{named}"
+    if kind.startswith(STAGES) and "memsched-chain/1" in formats and not name.endswith(_TABLES):
+        return f"{kind}; let its name end in .csv"
+    return f"{kind}; expected {_expected(formats)}"
 
 
 def _own(formats: tuple[str, ...]) -> str:
@@ -92,7 +113,7 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> Document:
     return found
 
 
-def _parse(text: str, where: str) -> Any:
+def _parse(text: str, where: str, formats: tuple[str, ...]) -> Any:
     """Parse a JSON text; refuses NaN, lone surrogates and nesting too deep for Python."""
     try:
         document = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_without_doubles)
@@ -103,8 +124,7 @@ def _parse(text: str, where: str) -> Any:
         if not start:
             raise InvalidInputError(f"{where} is empty") from error
         if start[0] not in "{[":
-            table = "; Chain.from_csv and read_buffers read tables" if where.lower().endswith(".csv'") else ""
-            raise InvalidInputError(f"{where} is not JSON: it begins with {start!r}{table}") from error
+            raise InvalidInputError(f"{where} is {_foreign(text, where, formats)}") from error
         raise InvalidInputError(f"{where} is not valid JSON ({error}); is it truncated?") from error
     except MemoryError as error:
         raise InvalidInputError(f"{where} does not fit in memory ({len(text)} characters); split it") from error

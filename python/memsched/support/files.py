@@ -16,8 +16,16 @@ MOST_BYTES = 1 << 28  # limit of an input file, 256 MiB; as JSON it becomes giga
 
 _NAMED = {
     **dict.fromkeys((".png", ".svg", ".pdf", ".jpg", ".html", ".htm"), "a picture"),
-    **dict.fromkeys((".csv", ".tsv", ".parquet", ".xlsx"), "a table"),
-    **{".json": "JSON", ".toml": "TOML", ".onnx": "a model", ".sqlite": "a database", ".db": "a database"},
+    **dict.fromkeys((".tsv", ".xlsx"), "a table"),
+    **{
+        ".csv": "CSV",
+        ".parquet": "Parquet",
+        ".json": "JSON",
+        ".toml": "TOML",
+        ".onnx": "a model",
+        ".sqlite": "a database",
+        ".db": "a database",
+    },
     **dict.fromkeys((".pickle", ".pkl", ".pt", ".gz", ".zip"), "a binary file"),
 }  # what a file is that ends like this
 _FORMULA = tuple("=+-@\t\r")  # first characters of a formula

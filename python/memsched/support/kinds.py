@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 # Stem of a format -> what such a document is, and what reads it.
@@ -17,7 +18,12 @@ FORMATS = {
     "memsched-compiled": ("a plan that torch.compile cached", "only memsched.torch reads"),
 }
 SQLITE = b"SQLite format 3\0"
-
+STAGES, BUFFERS = "a table of stages", "a list of buffers"
+_TABLES = {  # what has all of some columns, and what reads it
+    ("forward_time", "backward_time"): f"{STAGES}, which Chain.from_csv and `memsched plan` read",
+    ("lower", "size"): f"{BUFFERS}, which read_buffers and `memsched place` read",
+    ("start", "size"): f"{BUFFERS}, which read_buffers and `memsched place` read",
+}
 
 _PICKLE = re.compile(rb"\x80[\x01-\x05]")
 _FORMAT = re.compile(rb'\s*\{\s*"format"\s*:\s*"(memsched-[a-z-]+)/')
@@ -30,6 +36,23 @@ _BEGINNINGS = (
 )
 
 
+def told_maker(value: object) -> str:
+    """What makes a chain or a graph of a name, a file or a table that was given in its place; "" of anything else.
+
+    Examples
+    --------
+    >>> told_maker("mine.csv"), told_maker({"forward_time": []})
+    ('Chain.from_csv(path) reads one from a file', 'Chain.from_frame(table) makes one')
+    """
+    if isinstance(value, str | os.PathLike):
+        ending = str(os.path.splitext(os.fspath(value))[1]).lower()
+        read = {".csv": "Chain.from_csv", ".tsv": "Chain.from_csv", ".onnx": "Graph.from_onnx"}.get(ending)
+        return f"{read}(path) reads one from a file" if read else "profiles.load(name) and Chain.load(path) make one"
+    if isinstance(value, dict) and "format" in value:
+        return "Chain.from_json makes one"
+    return "Chain.from_frame(table) makes one" if isinstance(value, dict) or hasattr(value, "columns") else ""
+
+
 def told_kind(content: bytes | str) -> str | None:
     """What a file is that begins like this, and what reads it; None where that cannot be told.
 
@@ -39,6 +62,10 @@ def told_kind(content: bytes | str) -> str | None:
     'a device, which Device.load and the option --device read'
     """
     if isinstance(content, str):
+        names = {name.strip(' "') for name in re.split("[,;\t]", content[:1000].lstrip().partition("\n")[0].rstrip())}
+        for columns, table in _TABLES.items():
+            if names.issuperset(columns):
+                return table
         content = content[:200].encode(errors="replace")
     if _PICKLE.match(content):
         return "a pickle, such as a memory snapshot of PyTorch, which read_snapshot reads"

@@ -19,7 +19,7 @@ def size(name: str, value: object) -> int:
     if isinstance(value, str):
         plain = value.isascii() and value.isdigit() and len(value) < 16  # much faster; a file may have a million
         return int(value) if plain else checks.size(name, parse_bytes(value, name))
-    return checks.size(name, value)
+    return checks.size(name, value if checks.is_number(value) else parse_bytes(value, name))
 
 
 def alignment(value: object, most: int = 2**40) -> int:
@@ -42,7 +42,7 @@ def limit(name: str, value: object) -> Bytes:
     >>> limit("capacity", "4KiB").unit, limit("capacity", 4096).unit
     ('KiB', '')
     """
-    given = parse_bytes(value, name) if isinstance(value, str) else value
+    given = value if checks.is_number(value) else parse_bytes(value, name)
     return Bytes(checks.size(name, given), unit_written(given))
 
 
@@ -54,7 +54,7 @@ def bandwidth(name: str, value: object) -> float:
     >>> bandwidth("beta", "12GB/s"), bandwidth("beta", 12e9), bandwidth("beta", "inf")
     (12000000000.0, 12000000000.0, inf)
     """
-    return checks.bandwidth(name, parse_bandwidth(value, name) if isinstance(value, str) else value)
+    return checks.bandwidth(name, value if checks.is_number(value) else parse_bandwidth(value, name))
 
 
 def seconds(name: str, value: object) -> float:

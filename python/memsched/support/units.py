@@ -8,6 +8,7 @@ from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from numbers import Rational
+from typing import Any
 
 from memsched._core import Device
 from memsched.errors import InvalidInputError, shown
@@ -122,12 +123,12 @@ def _bytes_of(text: str, what: str, forms: str) -> Bytes:
     return whole_bytes(amount * scale, what, text, forms, units[_POWERS[unit[0].lower()]] if scale > 1 else "")
 
 
-def parse_bytes(value: str | float, what: str = "the size", forms: str = BYTES_FORMS) -> Bytes:
+def parse_bytes(value: Any, what: str = "the size", forms: str = BYTES_FORMS) -> Bytes:
     """Bytes, from a text such as "8GiB" or a whole number. Fractions of a byte are dropped.
 
     kB, MB, GB, TB, PB are powers of 1000, KiB to PiB powers of 1024; case is ignored, but Gb is bits. Thousands may
     have commas between them, where they cannot be taken for decimal points. Errors call the value `what` and list the
-    accepted `forms`.
+    accepted `forms`; what is neither text nor number is refused, too.
 
     Examples
     --------
@@ -165,7 +166,7 @@ def parse_share(value: str, what: str = "the memory") -> Fraction:
     return percent / 100
 
 
-def parse_bandwidth(value: str | float, what: str = "the bandwidth") -> float:
+def parse_bandwidth(value: Any, what: str = "the bandwidth") -> float:
     """Bytes per second, from a text such as "12GB/s" or a number; "inf" is a free link, 0 no link.
 
     Examples
@@ -296,8 +297,20 @@ WRITTEN = Notes[str]()  # the unit in which the memory of a device was written
 
 
 def unit_written(count: object) -> str:
-    """The unit that a number of bytes, or the memory of a device, was written in; "" of others."""
-    return count.unit if isinstance(count, Bytes) else WRITTEN.get(count) or ""
+    """The unit that a number of bytes, or the memory of a device, was written in; else the one in which it is round.
+
+    Of a number in a file nobody knows what was typed; 700,000,000 was 700 MB. "" of what is not round in MB, GB, ..
+
+    Examples
+    --------
+    >>> unit_written(parse_bytes("700 MB")), unit_written(Device(700_000_000)), unit_written(2**30)
+    ('MB', 'MB', '')
+    """
+    known = count.unit if isinstance(count, Bytes) else WRITTEN.get(count)
+    size = count.memory if isinstance(count, Device) else count
+    if known or not isinstance(size, int) or size < 1000 or size % 1000 or len(str(size).rstrip("0")) > 4:
+        return known or ""
+    return format_bytes(size, "MB").split()[1]
 
 
 def format_bandwidth(bandwidth: float) -> str:

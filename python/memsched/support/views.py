@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from memsched.errors import InvalidInputError
+from memsched.support.csv_rows import write_csv
 from memsched.support.interrupt import optional
 
 if TYPE_CHECKING:
@@ -79,6 +80,22 @@ class Tabular(ABC):
             [made.Series(name, _plain(*column), dtype=kinds[column[0]]) for name, column in self._columns().items()]
         )
         return found
+
+
+class Figures(Tabular):
+    """A value whose rows are figures of plans."""
+
+    __slots__ = ()
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the rows as a CSV file, as `--csv` prints them: with units in the names of the columns.
+
+        Text that begins with =, +, - or @ is prefixed with an apostrophe, since a spreadsheet would take it for a
+        formula. Numbers are not changed.
+        """
+        columns = self._columns()
+        rows = zip(*(values for _, values in columns.values()), strict=True)
+        write_csv(path, [dict(zip(columns, row, strict=True)) for row in rows])
 
 
 def needed(package: str, extra: str) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memsched._core import Device, Graph
 from memsched.errors import InfeasibleError, InvalidInputError
@@ -15,10 +16,31 @@ from memsched.planners.registry import PLANNERS
 from memsched.problems.problem import least_memory, peak_memory
 from memsched.result import Result
 from memsched.torch.compiled.as_graph import LEAVE
+from memsched.torch.nests import tensors_of, with_tensors
+from memsched.torch.weightless import fake_mode_of
 
 
 class OtherBatchError(InvalidInputError):
     """The model does not run with so many samples."""
+
+
+def batch_of(given: Any) -> int:
+    """Samples in dimension 0 of the inputs; 0 if they have no such dimension in common."""
+    shapes = [tuple(one.shape) for one in tensors_of(given)]
+    alike = shapes and all(shape and shape[0] == shapes[0][0] for shape in shapes)
+    return int(shapes[0][0]) if alike else 0
+
+
+def with_batch(given: Any, batch: int) -> Any:
+    """Inputs with so many samples, without data."""
+    mode = fake_mode_of(tensors_of(given)) or FakeTensorMode(allow_non_fake_inputs=True)
+
+    def resized(one: torch.Tensor) -> torch.Tensor:
+        with mode:
+            made = torch.empty((batch, *one.shape[1:]), dtype=one.dtype, device=one.device)
+        return made.requires_grad_(one.requires_grad)
+
+    return with_tensors(given, resized)
 
 
 @contextlib.contextmanager

@@ -18,6 +18,8 @@ import torch
 from memsched.errors import InvalidInputError, MemschedError, shown
 from memsched.torch.nests import tensors_of
 
+_LOUD = ("torch._subclasses.fake_tensor", "torch._dynamo.variables.tensor")  # they write the traceback of each error
+
 
 class CaptureError(MemschedError):
     """A training step that no plan can hold; the message says what stood in the way."""
@@ -39,8 +41,10 @@ def told(model: Any, args: Any, kwargs: Any = None, loss: Callable[..., Any] | N
     if loss is not None and not callable(loss):
         what = "a tensor" if isinstance(loss, torch.Tensor) else shown(loss)
         raise InvalidInputError(f"loss is {what}; it must be a function that takes the model's result")
-    logger = logging.getLogger("torch._subclasses.fake_tensor")  # it writes the traceback of each
-    quiet, logger.disabled = logger.disabled, True
+    loggers = [logging.getLogger(one) for one in _LOUD]
+    quiet = [one.disabled for one in loggers]
+    for one in loggers:
+        one.disabled = True
     try:
         yield
     except Exception as error:  # of any kind: the model's own
@@ -56,7 +60,8 @@ def told(model: Any, args: Any, kwargs: Any = None, loss: Callable[..., Any] | N
             f"{_remedy(model, (args, kwargs), str(error))}"
         ) from error
     finally:
-        logger.disabled = quiet
+        for one, before in zip(loggers, quiet, strict=True):
+            one.disabled = before
 
 
 def _described(inputs: Any) -> str:
@@ -192,7 +197,8 @@ def _remedy(model: torch.nn.Module, inputs: Any, said: str) -> str:
     nested = [k for k, one in enumerate(inputs[0]) if isinstance(one, tuple | list | dict)]
     if "must be Tensor" in said and nested:
         return f"args[{nested[0]}] is a {type(inputs[0][nested[0]]).__name__}: args is what stands in model(*args)"
-    types = {str(one.dtype).removeprefix("torch.") for one in model.parameters()}
-    if "dtype" in said and types:
-        return f"parameters are {' and '.join(sorted(types))}: convert the inputs, or train under autocast"
-    return "check that model(*args) runs by itself"
+    types, others = ({one.dtype for one in some} for some in (model.parameters(), tensors_of(inputs)))
+    if "dtype" in said and types and len(types | {one for one in others if one.is_floating_point}) > 1:
+        names = sorted(str(one).removeprefix("torch.") for one in types)
+        return f"parameters are {' and '.join(names)}: convert the inputs, or train under autocast"
+    return "check that model(*args) and its backward run by themselves; here they run on tensors without data"

@@ -143,7 +143,7 @@ class TorchPlan(ShowsResult):
         return TorchPlan(plan, document, options, loss=self._loss, device=self.device, **more)
 
     def frontier(self, points: int = 8, *, time_limit: float | None = None) -> list[TorchPlan]:
-        """Plans at budgets from the least memory for which there is a plan to that of the plain step, evenly spread.
+        """Plans at budgets from the least memory for which there is one to that which keeps everything, evenly spread.
 
         Parameters
         ----------
@@ -327,7 +327,7 @@ def plan(
         Inputs of the shapes and dtypes to train with. Call under the autocast to train with.
     budget : str or int
         Device memory of the whole process: "6GiB", a number of bytes, or "50%": half of the way from the least that any
-        plan without recomputation needs to the peak of the plain step.
+        plan without recomputation needs to the peak of the step that keeps everything.
     device : str
         "here": operations are timed on the model's device. A machine such as "v100:pcie3": their times are modelled
         (a roofline, never a measurement).

@@ -10,31 +10,45 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memsched._core import Device, Graph
 from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.problems.budget import warn_if_slow
+from memsched.study.compare import Say
 from memsched.study.fit import LARGER, OFFLOADED, Fit, Steady, Way, check_asked, device_memory
 from memsched.support import checks
 from memsched.support.arguments import public
-from memsched.support.units import Bytes, parse_bytes
-from memsched.torch.batches import OtherBatchError, form_of, largest_size, least, plan_within, scaled, told_of
+from memsched.support.units import Bytes, counted, parse_bytes
+from memsched.torch.batches import (
+    OtherBatchError,
+    batch_of,
+    form_of,
+    largest_size,
+    least,
+    plan_within,
+    scaled,
+    told_of,
+    with_batch,
+)
+from memsched.torch.compiled.joint import run_again
 from memsched.torch.compiled.look import Loss, check_model, device_of, look, options_of
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import Timed, device_for, timed
 from memsched.torch.errors import CallError, CaptureError, told
 from memsched.torch.machines import MACHINES, machine
-from memsched.torch.nests import tensors_of, with_tensors
+from memsched.torch.module_state import gradients_aside
+from memsched.torch.nests import tensors_of
 from memsched.torch.optimizer_state import optimizer_named
 from memsched.torch.profile import named_model
 from memsched.torch.steady import steady
 from memsched.torch.substitutes import kernels_of, substitute
-from memsched.torch.weightless import fake_mode_of
 
 PLANNER_SECONDS = 5.0
 _PLANNED = ("recompute", "recompute and offload")
 _CAPTURES = 4  # of a step, until the largest batch is found
+_GIVE = {"optimizer": "give optimizer=...", "loss": "give loss=..., or a model that returns it"}
+_CHECKPOINTED = "under the model's own checkpoints; plans take no notice of them"
+_HELD = "a plan counts the model's results until the step ends, plain PyTorch until its loss has read them"
 
 
 @public
@@ -52,6 +66,7 @@ def fit(
     reserve: str | int = 0,
     time_limit: str | float = PLANNER_SECONDS,
     largest: bool = True,
+    progress: Say = None,
 ) -> Fit:
     """Say before training whether a step fits the device, and what each way to make it fit costs.
 
@@ -68,7 +83,9 @@ def fit(
     time_limit : float
         Seconds of the planner for each way.
     largest : bool
-        Search for the largest batches, too: several captures.
+        Search for the largest batches, too: it takes several times as long.
+    progress : callable, optional
+        Called with a line about the work: what runs, and for how many samples.
 
     Returns
     -------
@@ -94,6 +111,7 @@ def fit(
     """
     check_model(model)
     checks.flag("largest", largest)
+    checks.progress(progress)
     bytes_ = _memory(memory, device, model)
     options = options_of(
         model,
@@ -106,8 +124,10 @@ def fit(
         time_limit=time_limit,
         optimizer=optimizer,
     )
-    with told(model, args, kwargs, loss):
-        return _Asked(model, tuple(args), dict(kwargs or {}), optimizer, loss, options, bytes_).answered(largest)
+    leaves = (one for one in (*model.parameters(), *tensors_of((args, kwargs))) if one.is_leaf)
+    with told(model, args, kwargs, loss), gradients_aside(leaves):  # a step releases them before it computes others
+        asked = _Asked(model, tuple(args), dict(kwargs or {}), optimizer, loss, options, bytes_, progress)
+        return asked.answered(largest)
 
 
 def fit_spec(
@@ -121,6 +141,7 @@ def fit_spec(
     bandwidth: str | None = None,
     time_limit: str | float = PLANNER_SECONDS,
     largest: bool = True,
+    progress: Say = None,
 ) -> Fit:
     """`fit` for a model that a line of text names, such as "transformers:gpt2", and an optimiser such as "adamw"."""
     asked: dict[str, Any] = {"device": device, "memory": memory, "optimizer": optimizer, "bandwidth": bandwidth}
@@ -133,7 +154,7 @@ def fit_spec(
     with named_model(model, input, where="cuda" if device == "here" else "cpu", autocast=autocast) as built:
         stepping = None if optimizer is None else optimizer_named(optimizer, built.model.parameters())
         try:
-            return fit(
+            found = fit(
                 built.model,
                 built.args,
                 memory=memory,
@@ -142,10 +163,16 @@ def fit_spec(
                 bandwidth=bandwidth,
                 time_limit=time_limit,
                 largest=largest,
+                progress=progress,
             )
         except CallError as error:  # in the words of who wrote Python; here a text was given
             written = f"input={input}:int, or {input}:int:100 for numbers below 100"
             raise CallError(str(error).replace("dtype=torch.long", written)) from error
+    words = {_GIVE["loss"]: "name a MODULE:FUNCTION whose model returns it", "optimizer=": "--optimizer "}
+    said = "\n".join(found.assumed)
+    for python, text in words.items():
+        said = said.replace(python, text)
+    return replace(found, assumed=tuple(said.splitlines()))
 
 
 class _Asked:
@@ -160,14 +187,17 @@ class _Asked:
         loss: Loss | None,
         options: Options,
         memory: int,
+        progress: Say,
     ) -> None:
+        self._progress, self._doing = progress, ""
         self._model, self._given, self._loss = model, (args, kwargs), loss
         self._optimizer, self._options, self._memory = optimizer, options, memory
         self._reserve = parse_bytes(options.reserve, "reserve")
         modelled = options.device != "here" and device_of(model).type == "cpu"
         self._capability = machine(options.device)[0].capability if modelled else None
-        self._batch = _batch(self._given)
+        self._batch = batch_of(self._given)
         self._returns_loss = False
+        self._again: dict[int, float] = {}  # seconds of what the model's own checkpoints run again, by batch
         self.steady = functools.cache(self._steady)
         self._at = functools.cache(self._timed)
 
@@ -185,6 +215,8 @@ class _Asked:
             ways += self._accumulated()
         if largest and batch:
             ways = [replace(one, largest_batch=self._largest_of(one.name)) for one in ways]
+        most = ways[0].largest_batch or 0
+        held = [_HELD] if any((one.largest_batch or most) < most for one in ways) else []
         times = str(self._at(batch).facts["source"])
         return Fit(
             name=f"{type(self._model).__name__} on {self._shapes()}",
@@ -192,7 +224,7 @@ class _Asked:
             times=times,
             steady=self.steady(batch),
             ways=tuple(ways),
-            assumed=tuple(f"no {what} was given, and none is counted" for what in self._not_given()),
+            assumed=(*self._not_given(), *held),
         )
 
     def _shapes(self) -> str:
@@ -200,18 +232,27 @@ class _Asked:
 
     def _not_given(self) -> list[str]:
         given = {"optimizer": self._optimizer, "loss": self._loss or self._returns_loss or None}
-        return [what for what, one in given.items() if one is None]
+        return [
+            f"no {what} was given, and none is counted; {_GIVE[what]}" for what, one in given.items() if one is None
+        ]
+
+    def _say(self, what: str, batch: int) -> None:
+        if self._progress is not None:
+            self._progress(f"{self._doing}{what}" + (f" of {counted(batch, 'sample')}" if batch else ""))
 
     def _largest_of(self, name: str) -> int | None:
+        self._doing = f"largest batch, {name}: "
         if name == "plain":
             return largest_size(self._plain_fits, self._batch)
         return self._largest_planned(link=name != "recompute") if name in _PLANNED else None
 
     def _plain(self) -> Way:
         need = self._plain_need(self._batch)
-        return self._way("plain", need, self._seconds(self._batch))
+        seconds = self._seconds(self._batch)
+        return self._way("plain", need, seconds, _CHECKPOINTED if self._again[self._batch] else "")
 
     def _planned(self, name: str, *, link: bool) -> Way:
+        self._say(f"planning {name}", 0)
         update = self._updating(self._batch)
         graph, device = self._at(self._batch).graph, self._device(link=link)
         try:
@@ -271,6 +312,7 @@ class _Asked:
         return False
 
     def _fits_between(self, one: int, other: int, device: Device, batch: int) -> bool:
+        self._say("planning a step", batch)
         graph = scaled((one, self._at(one).graph), (other, self._at(other).graph), batch)
         return self._there_is_a_plan(batch, graph, device)
 
@@ -307,7 +349,8 @@ class _Asked:
         return False
 
     def _steady(self, batch: int, micro_batches: int = 1) -> Steady:
-        args, kwargs = self._inputs(batch)
+        self._say("counting the bytes of a step", batch)
+        args, kwargs = self._given if batch == self._batch else with_batch(self._given, batch)
         with told_of(batch, self._batch):
             return steady(
                 self._model,
@@ -320,7 +363,8 @@ class _Asked:
             )
 
     def _timed(self, batch: int) -> Timed:
-        args, kwargs = self._inputs(batch)
+        self._say("capturing a step", batch)
+        args, kwargs = self._given if batch == self._batch else with_batch(self._given, batch)
         calls = {} if self._capability is None else kernels_of(self._capability)
         prepare = functools.partial(substitute, calls=calls)
         with told_of(batch, self._batch):
@@ -328,28 +372,18 @@ class _Asked:
             if seen.unplanned:
                 raise CaptureError(f"a part of the step cannot be planned: {seen.unplanned[0]}")
         self._returns_loss = any(one.meta["val"].numel() == 1 for one in seen.visits[-1].joint.tangents)
-        return timed(seen.visits, seen.returns, seen.resident, self._options)
+        found = timed(seen.visits, seen.returns, seen.resident, self._options)
+        both = zip(seen.visits, found.facts["seconds"], strict=True)
+        self._again[batch] = sum(seconds[n] for visit, seconds in both for n in run_again(visit.joint))
+        return found
 
     def _seconds(self, batch: int) -> float:
-        return sum(op["choices"][0]["time"] for op in self._at(batch).graph.ops)
+        """Of the plain step, with the model's own checkpoints."""
+        return sum(op["choices"][0]["time"] for op in self._at(batch).graph.ops) + self._again[batch]
 
     def _device(self, *, link: bool) -> Device:
         options = self._options if link else replace(self._options, bandwidth=0)
         return device_for(self._memory, self._at(self._batch).link, options)
-
-    def _inputs(self, batch: int) -> Any:
-        """The inputs with so many samples, without data if they are not as given."""
-        if batch == self._batch:
-            return self._given
-        known = fake_mode_of(tensors_of(self._given))
-        mode = known or FakeTensorMode(allow_non_fake_inputs=True)
-
-        def resized(one: torch.Tensor) -> torch.Tensor:
-            with mode:
-                made = torch.empty((batch, *one.shape[1:]), dtype=one.dtype, device=one.device)
-            return made.requires_grad_(one.requires_grad)
-
-        return with_tensors(self._given, resized)
 
 
 def _memory(memory: str | int | None, device: str, model: torch.nn.Module) -> int:
@@ -364,10 +398,3 @@ def _memory(memory: str | int | None, device: str, model: torch.nn.Module) -> in
             'memory is None and the model is on the CPU; give memory="80GiB", or the device to train on: device="h200"'
         )
     return int(torch.cuda.get_device_properties(where).total_memory)
-
-
-def _batch(given: Any) -> int:
-    """Samples in dimension 0 of the inputs; 0 if they have no such dimension in common."""
-    shapes = [tuple(one.shape) for one in tensors_of(given)]
-    alike = shapes and all(shape and shape[0] == shapes[0][0] for shape in shapes)
-    return int(shapes[0][0]) if alike else 0

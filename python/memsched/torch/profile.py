@@ -90,13 +90,13 @@ def profile(
         seen = look(model, args, dict(kwargs or {}), options, prepare=prepare)
     visit = _only_graph(seen, model)
     joint, sizes = visit.joint, visit.sizes
-    seconds = modelled_seconds(joint, sizes, chip) if chip else measured_seconds(joint, sizes)
+    seconds, busy = (modelled_seconds(joint, sizes, chip), "") if chip else measured_seconds(joint, sizes)
     link = link or measure_link(joint.device)
     found = Bytes(joint, sizes, stages_of(joint))
     resident = _resident(found, seen, model, modelled=chip is not None)
     provenance = {
         "source": _source(model, joint.device, chip),
-        "times": describe(chip) if chip else f"measured on {_here(joint.device)}, operation by operation",
+        "times": describe(chip) if chip else f"measured on {_here(joint.device)}, operation by operation{busy}",
         "machine": chip.name if chip else _here(joint.device),
         "link": f"{link.name}: {link.source}",
         "link_bandwidth": link.bandwidth,

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from memsched.problems.problem import peak_memory
 from memsched.result import Result
-from memsched.support.units import format_bandwidth, format_bytes, format_percent, format_seconds
+from memsched.support.units import counted, format_bandwidth, format_bytes, format_percent, format_seconds, unit_written
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.figure import Figure
 
     from memsched.torch.compiled.plan import CompiledPlan
@@ -37,6 +38,10 @@ class ShowsResult:
         """Draw the plan, as `memsched.plot` does, and save the picture if a path is given."""
         return self.result.plot(path)
 
+    def to_pandas(self: _HasResult) -> pandas.DataFrame:
+        """A row for each step, as `Result.to_pandas` gives it."""
+        return self.result.to_pandas()
+
 
 _HELD = {
     "parameters": "parameters and buffers",
@@ -55,31 +60,32 @@ _HELD = {
 def describe(plan: CompiledPlan) -> str:
     """The report of a plan."""
     result, timeline, operations = plan.result, plan.result.timeline, plan.result.graph.ops
+    unit = unit_written(result.device)
     rounds = sum(count for _, count in result.schedule.rounds)
-    runs_once = sum(op["choices"][0]["time"] for op in operations) * rounds  # seconds of a step without a plan
-    again = f"{len(result.recomputed)} operations in {format_seconds(timeline.recompute_time)}"
+    runs_once = sum(op["choices"][0]["time"] for op in operations) * rounds  # seconds
+    again = f"{counted(len(result.recomputed), 'operation')} in {format_seconds(timeline.recompute_time)}"
     lines = [
-        f"{result.graph.name}: {len(operations)} operations, planned by {result.planner}",
+        f"{result.graph.name}: {counted(len(operations), 'operation')}, planned by {result.planner}",
         *_rounds(result),
         "",
         "memory",
-        f"  budget        {format_bytes(result.schedule.budget)}",
-        f"  without plan  {format_bytes(peak_memory(result.problem))}",
-        f"  with plan     {format_bytes(plan.peak_memory)}",
-        f"  resident      {format_bytes(plan.resident.total)}, of which",
-        *(f"    {format_bytes(count):>10}  {_HELD[name]}" for name, count in plan.resident.parts().items() if count),
-        *_arena(result),
+        f"  budget           {format_bytes(result.schedule.budget, unit)}",
+        f"  everything kept  {format_bytes(peak_memory(result.problem), unit)}",
+        f"  with plan        {format_bytes(plan.peak_memory, unit)}",
+        f"  resident         {format_bytes(plan.resident.total, unit)}, of which",
+        *(f"    {format_bytes(held, unit):>10}  {_HELD[name]}" for name, held in plan.resident.parts().items() if held),
+        *_arena(result, unit),
         "",
         f"time of a step ({plan.times})",
-        f"  without plan  {format_seconds(runs_once)}",
-        f"  with plan     {format_seconds(timeline.makespan)}, {_above(timeline.makespan, runs_once)} more",
-        f"  no plan can   {format_seconds(result.lower_bound)} is a lower bound on {result.bounded}; "
-        + ("this plan is optimal" if result.optimal else f"this plan is within {format_percent(result.gap)}"),
+        f"  everything kept  {format_seconds(runs_once)}",
+        f"  with plan        {format_seconds(timeline.makespan)}, {_above(timeline.makespan, runs_once)} more",
+        f"  lower bound      {format_seconds(result.lower_bound)}, on {result.bounded}: this plan is "
+        + ("optimal" if result.optimal else f"within {format_percent(result.gap)} of it"),
         "",
         "what moves",
-        f"  to the host   {format_bytes(timeline.bytes_out)} in {len(result.offloaded)} tensors",
-        f"  and back      {format_bytes(timeline.bytes_in)}",
-        f"  link          {_describe_link(result)}",
+        f"  to the host      {format_bytes(timeline.bytes_out, unit)} in {counted(len(result.offloaded), 'tensor')}",
+        f"  and back         {format_bytes(timeline.bytes_in, unit)}",
+        f"  link             {_describe_link(result)}",
         "",
         "what is recomputed",
         f"  {again if result.recomputed else 'nothing'}",
@@ -93,11 +99,12 @@ def _rounds(result: Result) -> list[str]:
     return [f"in rounds: {split}"] if sum(count for _, count in rounds) > 1 else []
 
 
-def _arena(result: Result) -> list[str]:
+def _arena(result: Result, unit: str) -> list[str]:
     if result.placement is None:
         return []
     height, gaps = result.placement.height, result.placement.fragmentation
-    return [f"  addresses     of one arena of {format_bytes(height)}, of which {format_percent(gaps)} are gaps"]
+    told = f"of one arena of {format_bytes(height, unit)}, of which {format_percent(gaps)} are gaps"
+    return [f"  addresses        {told}"]
 
 
 def _above(makespan: float, least: float) -> str:

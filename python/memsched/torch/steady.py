@@ -19,7 +19,7 @@ from torch.nn import functional
 from memsched.errors import InvalidInputError
 from memsched.study.fit import Steady
 from memsched.torch.compiled.leftovers import Leftovers
-from memsched.torch.compiled.look import Loss, check_loss, without_data
+from memsched.torch.compiled.look import INSTEAD, Loss, check_loss, without_data
 from memsched.torch.compiled.private import optimizer_hooks_aside
 from memsched.torch.errors import CaptureError
 from memsched.torch.meter import Meter
@@ -190,5 +190,6 @@ def _told(model: torch.nn.Module) -> Iterator[None]:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise CaptureError(
-            f"{type(model).__name__} looks at values of tensors ({error.func}), which are not known before it runs"
+            f"{type(model).__name__} looks at values of tensors ({error.func}), which are not known before it runs; "
+            f"{INSTEAD}"
         ) from None

@@ -178,7 +178,7 @@ class StepPlan(ShowsResult):
 def plan_step(
     model: torch.nn.Module,
     args: Sequence[Any],
-    loss: Loss,
+    loss: Loss | None = None,
     *,
     budget: str | int,
     device: str = "here",
@@ -204,8 +204,8 @@ def plan_step(
         In training mode, on the device to train on.
     args : sequence
         Inputs of the shapes and dtypes to train with. Call under the autocast to train with.
-    loss : callable
-        From the model's output to a scalar.
+    loss : callable, optional
+        From the model's output to a scalar. By default the model returns its loss.
     budget, device, optimizer, bandwidth, host_memory, reserve, time_limit
         As `memsched.torch.plan` takes them.
     planner : str
@@ -241,6 +241,7 @@ def plan_step(
     True
     """
     check_call(model, args)
+    loss = _own_loss if loss is None else loss
     if not isinstance(rounds, bool):
         raise InvalidInputError(f"rounds is {rounds!r}; give True or False: the planner decides how many there are")
     options = options_of(
@@ -257,6 +258,12 @@ def plan_step(
     with told(model, args, loss=loss):
         steps = _Steps(model, tuple(args), loss, options)
         return steps.planned_in_rounds() if rounds else steps.planned()
+
+
+def _own_loss(result: Any) -> torch.Tensor:
+    if not isinstance(result, torch.Tensor) or result.numel() != 1:
+        raise InvalidInputError("the model returns no loss, which is one number as a tensor; give loss=lambda out: ...")
+    return result
 
 
 class _Steps:

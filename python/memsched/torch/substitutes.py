@@ -32,6 +32,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._prims_common import suggest_memory_format
+from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -75,14 +76,18 @@ def substitute_for_chains(module: fx.GraphModule, capability: tuple[int, int] | 
 
 
 class Substituted(TorchFunctionMode):
-    """Replaces the calls of what runs within it."""
+    """Replaces the calls of what runs within it, and of what its backwards run again under `torch.utils.checkpoint`."""
 
     def __init__(self, calls: Calls) -> None:
         super().__init__()
         self._calls = calls
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
-        return self._calls.get(func, func)(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if func is torch.autograd.backward:  # PyTorch puts the mode aside, and asks none about edges
+            with self:
+                return func([get_gradient_edge(one) for one in args[0]], **kwargs)
+        return self._calls.get(func, func)(*args, **kwargs)
 
 
 def _sharing() -> Callable[..., torch.Tensor]:

@@ -23,42 +23,12 @@ def _name(buffers: Sequence[Any], k: int) -> str:
 
 
 def validate_placement(buffers: Sequence[Any], offsets: Sequence[int], capacity: int | None = None) -> int:
-    """Check that no two buffers share a byte while both are alive, and that alignments and fixed offsets hold.
-
-    Parameters
-    ----------
-    buffers : sequence of Buffer
-    offsets : sequence of int
-        Bytes, in the order of the buffers.
-    capacity : int, optional
-        Bytes; no buffer may end above.
-
-    Returns
-    -------
-    int
-        The height in bytes: the highest end of a buffer, including buffers that are never alive.
-
-    Raises
-    ------
-    ScheduleError
-        The placement is wrong; the message names the buffers.
-    InvalidInputError
-        There is not one offset per buffer, or an offset is not a whole number.
-
-    Examples
-    --------
-    >>> import memsched as ms
-    >>> buffers = [ms.Buffer(0, 2, 3), ms.Buffer(1, 3, 4)]
-    >>> ms.validate_placement(buffers, [0, 3])
-    7
-    >>> ms.validate_placement(buffers, [0, 2])
-    Traceback (most recent call last):
-    memsched.errors.ScheduleError: buffers[0] and buffers[1] share bytes at 2 while both are alive, from 1.
-    """
+    """The height in bytes; ScheduleError if the placement is wrong. See `memsched.validate_placement`."""
     for name, value in (("buffers", buffers), ("offsets", offsets)):
         listed = hasattr(value, "__len__") and hasattr(value, "__getitem__") and getattr(value, "ndim", 1) != 0
         if not listed or isinstance(value, (str, bytes, dict)):
-            raise InvalidInputError(f"{name} is a {type(value).__name__}; it must be a list")
+            remedy = f"; give its .{name}" if hasattr(value, name) else ""
+            raise InvalidInputError(f"{name} is a {type(value).__name__}; it must be a list{remedy}")
     buffers, offsets = list(buffers), list(offsets)  # in their order: a pandas Series is indexed by its labels
     for k, one in enumerate(buffers):
         if not hasattr(one, "alignment"):

@@ -35,8 +35,9 @@ class ValidationReport:
     order. compute_time includes recompute_time.
 
     lower_bound is what the checker could derive itself. If bound_on is "all", no plan is faster (of a chain, among
-    those that cut its tensors in the same way); if it is "once", no plan that runs each op once in graph order is. For
-    a family both hold in the same rounds. claimed_lower_bound is the bound in a result; a plan alone claims none.
+    those that cut its tensors in the same way); if it is "once", no plan that runs each op once in graph order is.
+    For a family both hold in the same rounds. bounded says it in words. claimed_lower_bound is the bound in a
+    result; a plan alone claims none.
     """
 
     makespan: float
@@ -51,6 +52,7 @@ class ValidationReport:
     end: tuple[float, ...]
     lower_bound: float = 0.0
     bound_on: str = "all"
+    bounded: str = "all plans"
     claimed_lower_bound: float | None = None
 
     @property
@@ -190,7 +192,10 @@ def validate(problem: Any, schedule: Any = None, device: Any = None) -> Validati
     marks = {"problem": ("ops", "at", "forward_time"), "schedule": ("chunk",), "device": ("to_json",)}
     for name, value in (("problem", problem), ("schedule", schedule), ("device", device)):
         if isinstance(value, type) or not any(hasattr(value, mark) for mark in marks[name]):
-            raise InvalidInputError(f"{name} is {shown(value)}; give a Result, or a problem, a Schedule and a Device")
+            read = "; Result.load(path) reads one from a file" if isinstance(value, str) else ""
+            raise InvalidInputError(
+                f"{name} is {shown(value)}; give a Result, or a problem, a Schedule and a Device{read}"
+            )
     if "d2h" not in device.to_json():
         raise InvalidInputError(f"device is {shown(device)}; it must be a Device")
     try:
@@ -230,7 +235,19 @@ def _validated(problem: Any, schedule: Any, device: Any, result: Any) -> Validat
     if result is not None:
         check_result(result, report, both[rounds[0][0]][1], both[max(both)][2])
         report = replace(report, claimed_lower_bound=result.lower_bound, bound_on=result.bound_on)
-    return replace(report, lower_bound=_derived(graphs, rounds, machine, report))
+    said = _covered(problem, plan["chunk"], report.bound_on)
+    return replace(report, lower_bound=_derived(graphs, rounds, machine, report), bounded=said)
+
+
+def _covered(problem: Any, chunk: Any, on: str) -> str:
+    """The plans that a bound covers, in words."""
+    plans = "all plans" if on == "all" else "plans that run each op once, in graph order"
+    if hasattr(problem, "at"):
+        least = min(getattr(problem, "batches", None) or (1,))
+        return f"{plans} in the same rounds" if least < problem.batch else plans
+    if on == "once" or hasattr(problem, "ops"):
+        return plans
+    return f"{plans} {'with whole tensors' if chunk is None else 'in the same pieces'}"
 
 
 def _derived(

@@ -11,13 +11,13 @@ from typing import Any, TypeAlias
 from memsched._core import Graph
 from memsched.errors import InvalidInputError, MemschedError, shown
 from memsched.problems.machines import MACHINES, Machine
-from memsched.readers import listed
 from memsched.readers.onnx import rules
 from memsched.readers.onnx.constants import check_constants
 from memsched.readers.onnx.functions import inlined
 from memsched.readers.onnx.shapes import Form, Forms, forms_of, unknown_dimensions
 from memsched.readers.onnx.step import Op, Tensor, training_step
 from memsched.support import checks, quantities
+from memsched.support.csv_rows import listed
 from memsched.support.files import read_bytes
 from memsched.support.interrupt import optional
 from memsched.support.kinds import told_kind

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from memsched.errors import InvalidInputError
-from memsched.readers import listed
 from memsched.readers.onnx.constants import Values, bits_of, dtypes, folded, known_values, may_fold, shape_of
 from memsched.readers.onnx.functions import with_inner
 from memsched.readers.onnx.rules import Shape
 from memsched.support import checks
+from memsched.support.csv_rows import listed
 
 Known: TypeAlias = dict[str, tuple[Shape, int]]
 """Shapes and numbers of types of tensors, by name."""

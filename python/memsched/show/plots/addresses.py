@@ -6,18 +6,20 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from memsched.arena.buffers import Buffer
 from memsched.arena.placement import Placement
 from memsched.arena.residency import placement_of
-from memsched.errors import visible
+from memsched.errors import InvalidInputError, visible
 from memsched.problems.family import count_rounds
 from memsched.problems.problem import largest_graph, name_of
 from memsched.result import Planned, Result, results_in
-from memsched.show.arena import Columns, arena_of, budget_of, columns_of, origin, round_end
+from memsched.show.arena import Columns, arena_of, budget_of, columns_of, lowest, origin, round_end
 from memsched.show.plots.figure import (
     byte_unit,
     clear,
@@ -39,6 +41,7 @@ from memsched.support.units import counted, format_bytes, format_percent
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
 Numbers = npt.NDArray[np.float64]
 
@@ -49,11 +52,14 @@ _LABELS = 100  # at most, in one arena
 _LETTERS = (24, 14)  # of names that are shortened to fit, and that no other name is shortened to
 _HEIGHTS = (4.4, 7.4)  # inches of a panel
 _INCH = 0.02  # of its height, for each buffer
-_OF_BUFFERS = "time, in the unit of the buffers"
+_OF_BUFFERS = "time, in the unit of the buffers (of a plan: its steps)"
 _FLAT = 1e-3  # the width of a picture without buffers, relative to their moment
 _MOST_SITES = 6  # names that have a colour of their own
 _OTHERS = "others"
 _IN_LEGEND, _LEGEND_COLUMNS = 36, 3  # letters of a name, and columns where names are so long
+_SHIFTS = (0.0, 0.15, -0.15, 0.3, -0.3, 0.45, -0.45)
+_NEAREST = sorted(product(range(len(_SHIFTS)), repeat=2), key=sum)
+_HAIR, _DOT = 3e-4, 1e-5  # shares of a panel: the height of a line, and the area of a dot
 _FAR = 1.8  # a capacity above this many heights would flatten the picture
 
 
@@ -113,7 +119,7 @@ def kind_among(sites: dict[str, str], name: str | None) -> str:
 def axis_of(placement: Placement) -> str:
     """What the axis of time of a placement is called."""
     zero = origin(placement)
-    return f"time since {zero}, in the unit of the buffers" if zero else _OF_BUFFERS
+    return f"time since {zero}, in the unit of the buffers (of a plan: its steps)" if zero else _OF_BUFFERS
 
 
 def _of_placement(placement: Placement, sites: dict[str, str]) -> _Arena:
@@ -170,8 +176,28 @@ def _runs_through(load: tuple[Numbers, Numbers], times: tuple[float, float], cou
     return bool(len(seen)) and bool(seen.min() <= counts[1] and seen.max() >= counts[0])
 
 
+def _moved_off(
+    text: Text, axes: Axes, load: tuple[Numbers, Numbers], edges: tuple[tuple[float, float], ...], scale: int
+) -> bool:
+    """Move a text within the edges of its rectangle off the curve of the load; whether that can be."""
+    (left, low), (right, high) = axes.transData.inverted().transform(text.get_window_extent())
+    size, middle = (right - left, high - low), ((left + right) / 2, (low + high) / 2)
+    ways = [  # shares of the room that is left beside the text
+        [share * max(0.0, last - first - wide) for share in _SHIFTS]
+        for (first, last), wide in zip(edges, size, strict=True)
+    ]
+    for right_by, up_by in (tuple(way[at] for way, at in zip(ways, both, strict=True)) for both in _NEAREST):
+        span = (left + right_by, right + right_by)
+        if not _runs_through(load, span, ((low + up_by) * scale, (high + up_by) * scale)):
+            text.set_position((middle[0] + right_by, middle[1] + up_by))
+            return True
+    return False
+
+
 def _label(axes: Axes, arena: _Arena, points: tuple[float, float], scale: int) -> int:
     """Names in the largest rectangles where they fit; `points` are the width of a unit and the height of a byte."""
+    from matplotlib.patheffects import withStroke
+
     wide = (arena.right - arena.left) * points[0]
     tall = (arena.high - arena.low) * points[1]
     full = {name for name in arena.names if name is not None}
@@ -189,9 +215,9 @@ def _label(axes: Axes, arena: _Arena, points: tuple[float, float], scale: int) -
         if text is None:
             continue
         written += 1
-        (left, low), (right, high) = axes.transData.inverted().transform(text.get_window_extent())
-        if _runs_through(load, (left, right), (low * scale, high * scale)):
-            text.set_bbox({"facecolor": colour, "edgecolor": "none", "pad": 0.5})
+        edges = (arena.left[k], arena.right[k]), (arena.low[k] / scale, arena.high[k] / scale)
+        if not _moved_off(text, axes, load, edges, scale):
+            text.set_path_effects([withStroke(linewidth=1.5, foreground=colour)])
         if written == _LABELS:
             break
     return written
@@ -241,10 +267,7 @@ def _draw(
     if arena.capacity is not None and arena.capacity <= top:
         axes.axhline(arena.capacity / scale, **BUDGET)
     named = _label(axes, arena, points, scale)
-    known = "claimed" if found.claimed else "proven"
-    bound = f"{'claimed ' * found.claimed}lower bound {format_bytes(found.lower_bound)}"
-    proven = f"{known} lowest" if found.optimal else bound
-    facts = f"height {format_bytes(found.height)} ({proven}), fragmentation {format_percent(found.fragmentation)}"
+    facts = f"height {format_bytes(found.height)}, {lowest(found)}; fragmentation {format_percent(found.fragmentation)}"
     count = sum(name is not None for name in arena.names)
     told = f", {named} of {counted(count, 'buffer')} named" if named < count else ""
     if _OTHERS in arena.colours:
@@ -252,13 +275,25 @@ def _draw(
     axes.set_title(f"{arena.title}{told}\n{facts}", loc="left", fontsize=9.5, color="0.25")
     axes.set_xlabel(arena.axis)
     clear(axes, None)
+    if not arena.names:
+        axes.text(0.5, 0.5, "no buffer is ever alive", transform=axes.transAxes, ha="center", color="0.25")
+        axes.set(xticks=[], yticks=[])
+
+
+def _seen(arena: _Arena, top: float) -> set[str]:
+    """The kinds of buffers that can be seen: together larger than a point or so."""
+    wide = (arena.right - arena.left) / (max(arena.until, arena.right.max(initial=0)) - arena.left.min(initial=0) or 1)
+    areas: dict[str, float] = defaultdict(float)
+    for kind, area in zip(arena.kinds, wide * np.maximum((arena.high - arena.low) / top, _HAIR), strict=True):
+        areas[kind] += float(area)
+    return {kind for kind, area in areas.items() if area >= _DOT}
 
 
 def _legend(figure: Figure, arenas: list[_Arena], top: float) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    present = {kind for arena in arenas for kind in arena.kinds}
+    present = {kind for arena in arenas for kind in _seen(arena, top)}
     colours = {kind: colour for arena in arenas for kind, colour in arena.colours.items() if kind in present}
     kinds = sorted(colours, key=lambda kind: kind == _OTHERS)  # which come last
     handles: list[Any] = [Patch(facecolor=colours[kind], label=shortened(kind, _IN_LEGEND)) for kind in kinds]
@@ -302,6 +337,10 @@ def plot_addresses(
     >>> figure.axes[0].get_ylabel()
     'address (GiB)'
     """
+    if isinstance(arenas, Buffer) or (isinstance(arenas, Sequence) and any(isinstance(one, Buffer) for one in arenas)):
+        raise InvalidInputError(
+            "arenas has a Buffer, which has no address yet; place(buffers) makes a Placement of them"
+        )
     given: list[Result | Placement] = checks.one_or_more("arenas", results_in(arenas), (Result, Placement), _MOST)
     with drawing(path) as figure:
         clock = time_unit(

@@ -11,6 +11,7 @@ from memsched.result import Result
 from memsched.show.plots.bars import Bar, draw_bars
 from memsched.show.plots.figure import drawing, heading, time_unit
 from memsched.show.plots.palette import LINES, line_styles
+from memsched.show.words import needed
 from memsched.study.comparison import Comparison
 from memsched.support.units import format_bytes, format_link, format_percent, format_seconds
 
@@ -41,7 +42,7 @@ def plot_comparison(found: Comparison, path: str | os.PathLike[str] | None = Non
     factor, unit = time_unit(most)
     styles = zip(found.items(), line_styles([*found]), strict=True)
     bars = [
-        Bar(name, factor * one.makespan if isinstance(one, Result) else 0.0, LINES[colour], _said(one))
+        Bar(name, factor * one.makespan if isinstance(one, Result) else 0.0, LINES[colour], _said(one, best))
         for (name, one), (colour, _) in styles
     ]
     told = f"{format_bytes(best.device.memory)}, {format_link(best.device)}; black: a lower bound on the planner's kind"
@@ -54,9 +55,9 @@ def plot_comparison(found: Comparison, path: str | os.PathLike[str] | None = Non
     return figure
 
 
-def _said(one: Result | MemschedError) -> str:
+def _said(one: Result | MemschedError, best: Result) -> str:
     if isinstance(one, InfeasibleError):
-        return f"no plan: it needs {format_bytes(one.min_memory)}"
+        return f"no plan; fits in {needed(one.min_memory, best)}"
     if not isinstance(one, Result):
         return "failed"
     gap = f", gap {format_percent(one.gap)}" if one.lower_bound > 0 else ""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 NESTED = "where marks coincide, one lies inside the other"
-_MARKS = 30  # of a curve at most
+_APART = 1.0  # sizes of a mark, between the marks of a curve as wide as the axes
 _NEAR = 3.0  # points, of marks that would hide each other
 _RING, _MOST_RINGS = 3.2, 5  # points by which a mark is larger than one that lies on it, and how often it is
 
@@ -44,12 +44,17 @@ def style_of(curve: Curve, size: float) -> dict[str, Any]:
     }
 
 
-def draw_curves(axes: Axes, curves: Sequence[Curve], size: float) -> tuple[list[Line2D], bool]:
-    """Draw the curves on axes that have their limits, the first on top; also whether marks are nested.
+def draw_curves(axes: Axes, curves: Sequence[Curve], size: float) -> tuple[list[Line2D], list[str]]:
+    """Draw the curves on axes that have their limits, the first on top; also what is to be said of their marks.
 
-    Where several marks are at one place, those below are larger, so that all are seen.
+    If one has more points than marks have room, all have a mark at every second, third, .. of them. Where several
+    marks are at one place, those below are larger, so that all are seen.
     """
-    marked = [np.arange(0, len(one.x), -(-len(one.x) // _MARKS) or 1) for one in curves]
+    figure = axes.get_figure()
+    assert figure is not None
+    most = max(2, int(axes.get_window_extent().width * 72 / figure.dpi / (_APART * size)))
+    every = max(1, *(-(-len(one.x) // most) for one in curves))
+    marked = [np.arange(0, len(one.x), every) for one in curves]
     places = [_places(axes, one)[marks] for one, marks in zip(curves, marked, strict=True)]
     lines, nested = [], False
     for at, (one, marks) in enumerate(zip(curves, marked, strict=True)):
@@ -63,7 +68,8 @@ def draw_curves(axes: Axes, curves: Sequence[Curve], size: float) -> tuple[list[
             chosen = marks[above > 0]
             wide = size + _RING * np.minimum(above[above > 0], _MOST_RINGS)
             axes.scatter(one.x[chosen], one.y[chosen], s=wide**2, zorder=over, **look)
-    return lines, nested
+    told = [f"one plan in {every} has a mark"] if every > 1 else []
+    return lines, [*told, *([NESTED] if nested else [])]
 
 
 def _places(axes: Axes, curve: Curve) -> Numbers:

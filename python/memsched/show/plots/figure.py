@@ -220,5 +220,6 @@ def check_suffix(path: str | os.PathLike[str]) -> str:
     name = path_of(path)
     suffix = Path(name).suffix.lower()
     if suffix not in SUFFIXES:
-        raise InvalidInputError(f"'{name}' ends in {suffix!r}; a picture ends in {', '.join(SUFFIXES)}")
+        ends = f"ends in {suffix!r}" if suffix else "has no ending"
+        raise InvalidInputError(f"'{name}' {ends}; a picture ends in {', '.join(SUFFIXES)}")
     return suffix[1:]

@@ -16,7 +16,7 @@ from memsched.problems.bounds import alike
 from memsched.problems.problem import altered, graph_of, name_of, peak_memory, stages_or_ops
 from memsched.result import Planned, Result, as_fast, results_in
 from memsched.show.arena import budget_of
-from memsched.show.plots.curves import NESTED, Curve, draw_curves
+from memsched.show.plots.curves import Curve, draw_curves
 from memsched.show.plots.figure import byte_unit, clear, drawing, heading, legend, time_unit
 from memsched.show.plots.palette import IDEAL, line_styles
 from memsched.study.frontier import Frontier
@@ -57,7 +57,7 @@ def _checked(frontiers: Any) -> list[Frontier]:
             names = f"'{first.problem.name}' and '{other.problem.name}'"
             raise InvalidInputError(f"the frontiers are of different problems, {names}; draw one problem at a time")
         if _link(other) != _link(first):
-            raise InvalidInputError(f"the links differ: {other.device} and {first.device}; draw one link at a time")
+            raise InvalidInputError(f"the links differ: {other.device!r} and {first.device!r}; draw one link at a time")
     return listed
 
 
@@ -152,8 +152,8 @@ def footnote(frontiers: Sequence[Frontier]) -> str:
     return ""
 
 
-def _draw_curves(axes: Axes, frontiers: list[Frontier], factor: float, scale: int) -> tuple[list[Line2D], bool]:
-    """Draw the curves; also whether marks are nested."""
+def _draw_curves(axes: Axes, frontiers: list[Frontier], factor: float, scale: int) -> tuple[list[Line2D], list[str]]:
+    """Draw the curves; also what is to be said of their marks."""
     styles = line_styles([one.planner for one in frontiers])
     curves = []
     for one, style in zip(frontiers, styles, strict=True):
@@ -296,7 +296,7 @@ def plot_frontier(
         axes.set_xlim(low / scale, high / scale)
         least, most = _time_range(listed, 1 + max((level for *_, level in marks), default=-1))
         axes.set_ylim(factor * least, factor * most)
-        lines, nested = _draw_curves(axes, listed, factor, scale)
+        lines, told = _draw_curves(axes, listed, factor, scale)
         lines.append(axes.axhline(ideal, label=f"ideal {format_seconds(first.ideal)}", **_IDEAL))
         for kind, points in lower_bounds(listed).items():
             memory, seconds = zip(*points, strict=True)
@@ -313,6 +313,5 @@ def plot_frontier(
         if max(1.0, axes.get_ylim()[1]) < _MOST_OVER * ideal:
             _second_axis(axes, ideal)
         figure.subplots_adjust(left=0.085, right=0.925, top=0.86, bottom=0.125 + 0.047 * rows)
-        told = f"; {NESTED}" if nested else ""
-        heading(figure, f"makespan against memory, {name_of(first.problem)}", _subtitle(first) + told)
+        heading(figure, f"makespan against memory, {name_of(first.problem)}", "; ".join([_subtitle(first), *told]))
     return figure

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-_BLUE, _DARK_BLUE, _GREEN, _GOLD, _BROWN, _PINK, _GREY = (
-    *("#3b97d6", "#005a96", "#008a64", "#c08a00", "#a63c00", "#c2569a", "#767676"),
+_BLUE, _DARK_BLUE, _GREEN, _GOLD, _BROWN, _PINK, _GREY, _VIOLET = (
+    *("#3b97d6", "#005a96", "#008a64", "#c08a00", "#a63c00", "#c2569a", "#767676", "#6a4fa3"),
 )
 
 # What the forward makes is blue, what the backward makes brown, what is computed again gold, what travels green.
-STREAMS = {"forward": _BLUE, "backward": _BROWN, "recompute": _GOLD, "offload": _GREEN, "prefetch": _PINK}
+STREAMS = {
+    "forward": _BLUE,
+    "loss": _VIOLET,
+    "backward": _BROWN,
+    "recompute": _GOLD,
+    "offload": _GREEN,
+    "prefetch": _PINK,
+}
 CLASSES = {"keep": _DARK_BLUE, "swap": _GREEN, "recompute": _GOLD}
 ROLES = {
     "activation": _BLUE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,6 +41,7 @@ _LANE = 0.44  # inches, of transfers
 _COMPUTE = 2.2  # lanes: there is room for the names of stages
 _MEMORY = 2.1  # inches
 _BAR = 0.76  # of a lane
+_GAP, _HAIR, _THIN = 0.5, 0.2, 3.0  # points: between bars, what a thin bar is widened by, and what is thin
 
 Lanes = dict[int, tuple[float, float]]
 """Index in LANES -> middle and height, in lanes of transfers from the top."""
@@ -62,6 +64,14 @@ def _lanes(bars: list[Interval]) -> Lanes:
     return found
 
 
+def _drawn(bar: Interval, points: float) -> tuple[float, float]:
+    """From when to when a bar is drawn: a gap separates it from its neighbours, but a very thin one is widened."""
+    if points == 0:
+        return bar.start, bar.end
+    less = (_GAP / 2 if (bar.end - bar.start) * points > _THIN else -_HAIR / 2) / points
+    return bar.start + less, bar.end - less
+
+
 def _draw_lanes(axes: Axes, result: Result, bars: list[Interval], lanes: Lanes, factor: float, until: float) -> None:
     width = 72 * SIZE[0] * float(axes.get_position().width)
     points = width / until if until > 0 else 0.0
@@ -70,14 +80,13 @@ def _draw_lanes(axes: Axes, result: Result, bars: list[Interval], lanes: Lanes, 
         if not chosen:
             continue
         middle, height = lanes[chosen[0].lane]
-        # A white edge separates neighbours; around a very thin bar it would leave nothing to see.
-        seen_as_bar = [(bar.end - bar.start) * points > 3 for bar in chosen]
-        axes.broken_barh(
-            [(factor * bar.start, factor * (bar.end - bar.start)) for bar in chosen],
+        spans = [_drawn(bar, points) for bar in chosen]
+        axes.broken_barh(  # edges, or snapping to pixels, would make some bars higher than others
+            [(factor * start, factor * (end - start)) for start, end in spans],
             (middle - height * _BAR / 2, height * _BAR),
             facecolors=colour,
-            edgecolors=["white" if wide else colour for wide in seen_as_bar],
-            linewidths=[0.5 if wide else 0.2 for wide in seen_as_bar],
+            linewidth=0,
+            snap=False,
         )
         for bar in chosen:
             box = ((bar.end - bar.start) * points, 72 * _LANE * height * _BAR)
@@ -131,6 +140,15 @@ def _draw_memory(axes: Axes, result: Result, factor: float, until: float) -> Non
     axes.set_ylim(0, 1.08 * most / scale or 1.0)
     axes.set_ylabel(f"memory ({unit})")
     clear(axes)
+
+
+def _seen(bars: list[Interval], until: float) -> set[str]:
+    """The kinds of bars that can be seen; a loss, for instance, may take no time."""
+    least = 0.5 * until / (72 * SIZE[0])  # half a point
+    times: dict[str, float] = defaultdict(float)
+    for bar in bars:
+        times[bar.kind] += bar.end - bar.start
+    return {kind for kind, seconds in times.items() if seconds >= least}
 
 
 def _legend(figure: Figure, result: Result, kinds: set[str]) -> None:
@@ -201,5 +219,5 @@ def plot(result: Planned, path: str | os.PathLike[str] | None = None) -> Figure:
         memory.set_xlim(0, 1.005 * factor * until or 1.0)
         memory.set_xlabel(f"time ({unit})")
         heading(figure, f"{result.planner} on {name_of(result.problem)}", _title(result, lanes))
-        _legend(figure, result, {bar.kind for bar in bars})
+        _legend(figure, result, _seen(bars, until))
     return figure

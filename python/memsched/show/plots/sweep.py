@@ -7,12 +7,14 @@ import os
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from memsched.errors import InvalidInputError
-from memsched.show.plots.curves import NESTED, Curve, draw_curves, style_of
+from memsched.result import as_fast
+from memsched.show.plots.curves import Curve, draw_curves, style_of
 from memsched.show.plots.figure import as_written, byte_unit, clear, drawing, heading, legend
 from memsched.show.plots.palette import IDEAL, line_styles
 from memsched.study.sweep.names import link_names, planner_names, problem_names
@@ -106,23 +108,41 @@ def _scaled(axes: Axes, most: float) -> None:
     axes.set_ylim(*((-0.3 * _LINEAR, _ABOVE * most) if most > _LINEAR else (-0.12 * most, 1.12 * most)))
 
 
-def _draw(axes: Axes, lines: dict[str, list[Row]], styles: Styles, scale: int) -> bool:
-    """Draw the lines, the first on top, on axes that have their limits; returns whether marks are nested."""
+def _draw(axes: Axes, lines: dict[str, list[Row]], styles: Styles, scale: int) -> list[str]:
+    """Draw the lines, the first on top, on axes that have their limits; returns what is to be said of their marks."""
     curves = []
     for name, style in styles.items():
         points = sorted((row["memory"] / scale, _over(row)) for row in lines.get(name, []))
         if points:
             x, y = np.array(points).T
             curves.append(Curve(name, style, x, y))
-    _, nested = draw_curves(axes, curves, _MARK)
+    _, told = draw_curves(axes, curves, _MARK)
     axes.axhline(0.0, color=IDEAL, linewidth=1.2, zorder=1)
     axes.grid(color="0.92", linewidth=0.6)
     clear(axes, None)
     axes.tick_params(labelsize=8)
-    return nested
+    return told
 
 
-def _draw_legend(figure: Figure, styles: Styles, per_row: int) -> None:
+def footnote(rows: Sequence[Row]) -> str:
+    """Which planners have a slower plan for more memory, and why; empty where none has."""
+    rising: dict[str, None] = {}
+    for lines in _panels(rows).values():
+        for name, own in lines.items():
+            spans = [row["makespan"] for row in sorted(own, key=lambda row: (row["memory"], row["makespan"]))]
+            if not all(as_fast(later, earlier) for earlier, later in pairwise(spans)):
+                rising[name] = None
+    names = [name for name in styles_of(rows) if name in rising]
+    if not names:
+        return ""
+    told = f"{', '.join(names[:-1])} and {names[-1]} are" if len(names) > 1 else f"{names[0]} is"
+    return (
+        f"{told} slower with more memory at some points: each point is a search of its own, and plans for less memory "
+        "run there, too."
+    )
+
+
+def _draw_legend(figure: Figure, styles: Styles, per_row: int, low: float) -> None:
     from matplotlib.lines import Line2D
 
     handles = [
@@ -130,7 +150,7 @@ def _draw_legend(figure: Figure, styles: Styles, per_row: int) -> None:
         for name, style in styles.items()
     ]
     handles.append(Line2D([], [], color=IDEAL, linewidth=1.2, label="the ideal: computation alone"))
-    legend(figure, handles, min(len(handles), per_row), fontsize=9)
+    legend(figure, handles, min(len(handles), per_row), fontsize=9, bbox_to_anchor=(0.5, low))
 
 
 @picture
@@ -172,14 +192,17 @@ def plot_sweep(rows: Sweep | Sequence[Row], path: str | os.PathLike[str] | None 
     columns = _columns(panels)
     wide, height = _WIDTHS[columns], math.ceil(len(panels) / columns)
     per_row = max(1, int(columns * wide / max(1.9, 0.6 + 0.07 * max(map(len, styles)))))
-    below = 0.15 + 0.24 * math.ceil((1 + len(styles)) / per_row)  # inches
+    note = textwrap.wrap(footnote(rows), int(_LETTERS * 1.15 * columns * wide))
+    lowest = 0.07 + 0.17 * len(note)  # inches, and so is the next
+    below = 0.08 + lowest + 0.24 * math.ceil((1 + len(styles)) / per_row)
     with drawing(path) as figure:
         ranges, shared = _ranges(panels)
         total = height * _HEIGHT + below + _HEADING
         figure.set_size_inches(columns * wide, total)
-        nested = _draw_grid(figure, panels, styles, ranges, (height, columns))
-        _draw_legend(figure, styles, per_row)
-        told = [*([NESTED] if nested else []), *([] if shared else ["each problem has its own range of memory"])]
+        told = _draw_grid(figure, panels, styles, ranges, (height, columns))
+        _draw_legend(figure, styles, per_row, lowest / total)
+        figure.text(0.5, 0.06 / total, "\n".join(note), fontsize=8.5, color="0.25", ha="center")
+        told += [] if shared else ["each problem has its own range of memory"]
         heading(figure, "makespan against memory", "; ".join(["a point is a plan", *told]))
         as_written(figure)  # before its texts are measured
         figure.tight_layout(rect=(0, below / total, 1, 1 - _HEADING / total))
@@ -192,9 +215,9 @@ def _draw_grid(
     styles: Styles,
     ranges: dict[str, tuple[float, float]],
     shape: tuple[int, int],
-) -> bool:
-    """Draw the panels, row by row, on one scale of overheads; returns whether marks are nested."""
-    grid, nested = figure.subplots(*shape, squeeze=False, sharey=True), False
+) -> list[str]:
+    """Draw the panels, row by row, on one scale of overheads; returns what is to be said of the marks."""
+    grid, told = figure.subplots(*shape, squeeze=False, sharey=True), dict[str, None]()
     _scaled(grid[0, 0], max(_over(row) for lines in panels.values() for own in lines.values() for row in own))
     letters = int(_LETTERS * _WIDTHS[shape[1]])
     for axes in grid.flat[len(panels) :]:
@@ -202,7 +225,7 @@ def _draw_grid(
     for axes, ((problem, link), lines) in zip(grid.flat, panels.items(), strict=False):
         scale, unit = byte_unit(int(ranges[problem][1]))
         axes.set_xlim(*(end / scale for end in ranges[problem]))
-        nested |= _draw(axes, lines, styles, scale)
+        told |= dict.fromkeys(_draw(axes, lines, styles, scale))
         axes.set_xlabel(f"memory ({unit})", fontsize=9)
         title = f"{problem}, {link}"
         if len(title) > letters:
@@ -210,4 +233,4 @@ def _draw_grid(
         axes.set_title(title, fontsize=9.5, loc="left")
     for line in grid:
         line[0].set_ylabel("over the ideal", fontsize=9)
-    return nested
+    return list(told)

@@ -38,6 +38,7 @@ def write_report(
     results: Planned | Placement | Sequence[Planned],
     path: str | os.PathLike[str],
     *,
+    names: Sequence[str] | None = None,
     compare: bool | None = None,
     time_limit: Quantity | None = None,
     progress: Callable[[str], None] | None = None,
@@ -55,6 +56,9 @@ def write_report(
         From any planners and for any problems. Of a placement alone the page has the addresses.
     path : str or path
         File to save the page to; it is written whole or not at all.
+    names : sequence of str, optional
+        What several results are called, such as their files: one name each. By default their planners, with a number
+        where several are of one planner on one problem.
     compare : bool, optional
         Whether to run all planners listed for the problem of each result. By default only for a single result.
     time_limit : float or str, optional
@@ -87,13 +91,17 @@ def write_report(
         write_bytes(path, placement_page(results).encode("utf-8", "replace"))
         return
     listed = checks.some("results", results_in(results), Result)
+    if names is not None:
+        names = [checks.text(f"names[{at}]", one) for at, one in enumerate(names if checks.is_list(names) else [names])]
+        if len(names) != len(listed):
+            raise InvalidInputError(f"names has {len(names)} names; it must have one per result: {len(listed)}")
     wanted = len(listed) == 1 if compare is None else checks.flag("compare", compare)
     checks.progress(progress)
     check_jinja()
     for result in listed:
         check_drawn(result)
     found = studies(listed, time_limit, progress) if wanted else [None] * len(listed)
-    write_bytes(path, results_page(listed, found).encode("utf-8", "replace"))
+    write_bytes(path, results_page(listed, found, names).encode("utf-8", "replace"))
 
 
 @public

@@ -65,9 +65,9 @@ class Curves extends Picture {
       return [least - low * span, most + high * span];
     };
     return {
-      margin: { l: narrow() ? 46 : 64, r: 14, t: TOP, b: 44 },
+      margin: { l: narrow() ? 58 : 64, r: 14, t: TOP, b: 44 },
       xaxis: axis({ title: this.xTitle, range: range(all.flatMap((line) => line.x), 0.03, 0.03) }),
-      yaxis: axis({ title: narrow() ? "" : this.yTitle, range: range(all.flatMap((line) => line.y), 0.06, 0.06), tickfont: { color: colour("muted"), size: narrow() ? 9.5 : 11 } }),
+      yaxis: axis({ title: this.yTitle, range: range(all.flatMap((line) => line.y), 0.06, 0.06), tickfont: { color: colour("muted"), size: narrow() ? 9.5 : 11 } }),
     };
   }
 

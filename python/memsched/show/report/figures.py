@@ -34,11 +34,9 @@ def timeline(result: Result) -> Columns:
     ['forward', 'forward', 'loss', 'backward', 'backward']
     """
     bars = intervals(result)
-    losses = {op["name"] for op in result.graph.ops if "loss" in op.get("kind", "")}
     keys = ("step", "lane", "kind", "name", "start", "end", "bytes")
     return {key: [getattr(bar, key) for bar in bars] for key in keys} | {
         "layer": [short_stage_of(result.problem, bar.name) for bar in bars],
-        "kind": ["loss" if bar.name in losses and bar.kind in ("forward", "backward") else bar.kind for bar in bars],
     }
 
 

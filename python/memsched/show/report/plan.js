@@ -85,13 +85,14 @@ class Timeline extends Picture {
     const most = memory_end / scale || 1;
     const at = far ? most : memory.budget / scale;
     const late = memory.peak_time !== null && memory.peak_time > this.until / 2;
+    const crowded = narrow() && memory.peak / scale > 0.85 * at; // the budget and the peak have no room side by side
     const lanes = LANE * (2 * HALF - 1 + this.lanes.length);
     const low = narrow() ? 190 : 230;
     this.height = TOP + lanes + 14 + low + 44;
     const said = { xref: "paper", yref: "y2", showarrow: false, font: { size: 11.5, color: colour("ink") } };
     const budget = `budget ${formatBytes(memory.budget)}${far ? " (off the scale)" : ""}`;
     const annotations = [
-      { ...said, text: budget, x: late ? 0.003 : 1, xanchor: late ? "left" : "right", y: at, yanchor: "bottom", yshift: 1 },
+      { ...said, text: budget, x: late ? 0.003 : 1, xanchor: late ? "left" : "right", y: at, yanchor: "bottom", yshift: crowded ? 17 : 1 },
     ];
     if (memory.peak_time !== null) {
       annotations.push({
@@ -105,8 +106,8 @@ class Timeline extends Picture {
         borderpad: 1,
         xanchor: late ? "right" : "left",
         xshift: late ? -5 : 5,
-        yanchor: narrow() ? "top" : "bottom", // beside the budget's there is no room
-        yshift: narrow() ? -4 : 1,
+        yanchor: "bottom",
+        yshift: 1,
       });
     }
     return {
@@ -123,7 +124,7 @@ class Timeline extends Picture {
       }),
       yaxis2: axis({
         domain: [0, low / (lanes + 14 + low)],
-        range: [0, 1.17 * most],
+        range: [0, (crowded ? 1.28 : 1.17) * most],
         fixedrange: true,
         title: narrow() ? "" : `memory (${size})`,
         ticksuffix: narrow() ? ` ${size}` : "",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from memsched._core import Chain
+from memsched.planners.registry import not_asked
 from memsched.problems.bounds import covered
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import name_of
@@ -20,6 +21,7 @@ from memsched.show.report.summary import Summary, described_link, summarize, til
 from memsched.show.report.tables import Column, Table
 from memsched.show.report.tensors import FATES, TensorUse, tensor_uses
 from memsched.show.text import Number, Text, counted, joined, text
+from memsched.show.words import unasked
 from memsched.study.feature_maps import CLASSES, classes_by_kind
 
 _FATES = {
@@ -154,11 +156,13 @@ def _plan(at: int, result: Result, summary: Summary, uses: list[TensorUse], stud
 
 def _planners_note(result: Result) -> str:
     cut = result.problem, result.schedule.chunk
+    others = unasked({name: why for name, why in not_asked(result.problem).items() if name != result.planner})
+    not_run = f" Not asked: {'; '.join(others)}." if others else ""
     return (
         "With the same memory and link. “/ bound” is the makespan over the lower bound for the planner's kind "
         f"of plans: those that recompute are compared with {covered(*cut, 'all')}, others with "
         f"{covered(*cut, 'once')}."
-        f"{_batch_note(result)}"
+        f"{_batch_note(result)}{not_run}"
     )
 
 
@@ -177,26 +181,34 @@ def _batch_note(result: Result) -> str:
     return f" The saved result has graphs for batch {known} only, so other planners could not choose other rounds."
 
 
-def _given(results: Sequence[Result], summaries: Sequence[Summary]) -> Table:
+def _called(results: Sequence[Result]) -> list[str]:
+    """The planner of each result; with a number where several of one problem have it."""
+    alike = [(result.problem.name, result.planner) for result in results]
+    return [
+        one[1] if alike.count(one) == 1 else f"{one[1]} {1 + alike[:at].count(one)}" for at, one in enumerate(alike)
+    ]
+
+
+def _given(results: Sequence[Result], summaries: Sequence[Summary], called: Sequence[str]) -> Table:
     columns = (
-        *(Column(title="problem"), Column(title="planner"), Column(title="budget", kind="bytes")),
+        *(Column(title="plan"), Column(title="problem"), Column(title="planner"), Column(title="budget", kind="bytes")),
         Column(title="makespan", kind="seconds", bar=True),
         Column(title="over ideal", kind="percent", hint="over the time of the computation alone"),
         Column(
-            title="of any plan",
+            title="optimality gap",
             kind="percent",
-            hint="at most this far above the best plan in the same rounds and pieces",
+            hint="at most this far above the best of all plans in the same rounds and pieces",
         ),
         *(Column(title="peak", kind="bytes"), Column(title="moved", kind="bytes", hint="out and back in")),
         *(Column(title="recomputed", kind="seconds"), Column(title="planned in", kind="seconds")),
     )
     rows: list[list[Any]] = [
         [
-            *(result.problem.name or "", result.planner, budget_of(result), result.makespan),
+            *(name, result.problem.name or "", result.planner, budget_of(result), result.makespan),
             *(summary.over_ideal, summary.any_gap, result.peak_memory),
             *(result.timeline.bytes_out + result.timeline.bytes_in, result.timeline.recompute_time, result.runtime),
         ]
-        for result, summary in zip(results, summaries, strict=True)
+        for result, summary, name in zip(results, summaries, called, strict=True)
     ]
     return Table(name="results", columns=columns, rows=rows)
 
@@ -207,26 +219,28 @@ def _data(result: Result, summary: Summary, drawn: Columns, study: Study | None)
     return {**summary.to_json(), "figures": drawn, "frontier": curves}
 
 
-def results_page(results: Sequence[Result], studies: Sequence[Study | None]) -> str:
+def results_page(results: Sequence[Result], studies: Sequence[Study | None], names: Sequence[str] | None = None) -> str:
     """The page as HTML; `studies` are the results of other planners on each result's problem, one per result."""
+    called = names or _called(results)
     summaries = [summarize(result) for result in results]
     uses = [tensor_uses(result) for result in results]
     drawn = scales(results, [figures(result, found) for result, found in zip(results, uses, strict=True)])
     plans = [_plan(at, *parts) for at, parts in enumerate(zip(results, summaries, uses, studies, strict=True))]
-    for plan, one in zip(plans, drawn, strict=True):
+    for plan, one, name in zip(plans, drawn, called, strict=True):
+        plan |= {"called": name, "about": f"{plan['planner']} on " if names else "on "}
         shared = one["shared"] > 1
         plan["scale_note"] = " All plans for this problem are drawn to the same scale." if shared else ""
-    side_by_side = _given(results, summaries) if len(results) > 1 else None
+    side_by_side = _given(results, summaries, called) if len(results) > 1 else None
     tables = [plan[key] for plan in plans for key in ("tensors", "kinds", "planners") if plan[key]]
     data = {
         "results": [_data(*parts) for parts in zip(results, summaries, drawn, studies, strict=True)],
         "tables": {table.name: table.to_json() for table in [*tables, *([side_by_side] if side_by_side else [])]},
     }
-    names = dict.fromkeys(result.problem.name or "a plan" for result in results)
+    problems = dict.fromkeys(result.problem.name or "a plan" for result in results)
     return html_page(
         "results.html",
         data,
-        title=f"{', '.join(names)}: {', '.join(dict.fromkeys(result.planner for result in results))}",
+        title=f"{', '.join(problems)}: {', '.join(dict.fromkeys(result.planner for result in results))}",
         heading=counted(len(results), "plan"),
         plans=plans,
         side_by_side=side_by_side,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from memsched.show.plots.sweep import styles_of
+from memsched.show.plots.sweep import footnote, styles_of
 from memsched.show.report.captions import sweep_caption
 from memsched.show.report.page import html_page
 from memsched.show.report.summary import Tile
@@ -21,9 +21,9 @@ _PLANNERS = (
     Column(title="planner"),
     Column(title="planned", kind="count", hint="points for which it has a plan"),
     Column(title="of", kind="count", hint="points on which it ran"),
-    Column(title="best on", kind="percent", hint="share of the points with a plan where no other plan is faster"),
-    Column(title="mean / best", kind="ratio", hint="makespan over that of the fastest planner on the same point"),
-    Column(title="worst / best", kind="ratio", hint="makespan over that of the fastest planner on the same point"),
+    Column(title="best on", kind="percent", hint="share of the cases with a plan where no other plan is faster"),
+    Column(title="mean / best", kind="ratio", hint="makespan over that of the fastest planner in the same case"),
+    Column(title="worst / best", kind="ratio", hint="makespan over that of the fastest planner in the same case"),
     Column(title="mean gap", kind="percent", hint="to the lower bound on plans of the planner's kind"),
     Column(title="worst gap", kind="percent", hint="to the lower bound on plans of the planner's kind"),
     Column(title="optimal", kind="count", hint="points where its plan is claimed to be optimal"),
@@ -127,6 +127,7 @@ def sweep_page(rows: Sequence[Row], *, title: str = "sweep") -> str:
         count=counted(len(rows), "point"),
         all_tiles=_tiles(names, counts),
         summary=sweep_caption(rows, names),
+        note=f" {footnote(rows)}".rstrip(),
         points=points,
         planners=planners,
         failures=failures,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memsched.result import Result
-from memsched.show.arena import round_end
+from memsched.show.arena import roles_of, round_end
 
 FATES = ("kept", "fetched", "recomputed", "offloaded", "freed early", "never written")
 
@@ -28,8 +28,8 @@ class Stay:
 class TensorUse:
     """What happens to one tensor in one round of a plan."""
 
-    name: str  # this and the role: as in the graph
-    role: str
+    name: str
+    role: str  # as `roles_of` tells it
     bytes: int
     # One of FATES. "fetched": it came back from the host. "recomputed": it was written again instead. "offloaded": it
     # went to the host and never came back. "freed early": it is gone before the backward begins. "kept": it stays
@@ -54,6 +54,7 @@ class _Scan:
         self.ops: dict[str, dict[str, Any]] = {op["name"]: op for op in graph.ops}
         self.writer: dict[str, str] = {tensor: op["name"] for op in graph.ops for tensor in op["writes"]}
         self.tensors: list[dict[str, Any]] = graph.tensors
+        self.roles = roles_of(graph)
         self.runs = dict.fromkeys(self.ops, 0)
         self.written: dict[str, float] = {}
         self.offloaded: dict[str, float] = {}
@@ -105,7 +106,7 @@ class _Scan:
         name = tensor["name"]
         return TensorUse(
             name=name,
-            role=tensor["role"],
+            role=self.roles[name],
             bytes=int(tensor["size"]),
             fate=self.fate(name),
             written=self.written.get(name),

@@ -187,7 +187,7 @@ def plan_again(path: str | os.PathLike[str], key: str) -> Result:
     path : path
         The store.
     key : str
-        The key of the point: `row["key"]`.
+        The key of the point, `row["key"]`, or the beginning of it that no other point has.
 
     Returns
     -------
@@ -214,11 +214,17 @@ def plan_again(path: str | os.PathLike[str], key: str) -> Result:
     from memsched.study.sweep.store import Store
     from memsched.study.sweep.work import Work, planning
 
+    if isinstance(key, Mapping):
+        raise InvalidInputError(f'key is {shown(key)}; give row["key"] of the row')
     checks.text("key", key)
     with closing(Store(path, read_only=True)) as opened:
         row = next(iter(opened.rows([key])), None)
         if row is None:
-            raise InvalidInputError(f"'{opened.path}' has no point {key!r}; rows have theirs under 'key'")
+            near = [one for one in opened.rows() if one["key"].startswith(key)]
+            if len(near) != 1:
+                found = f"{len(near)} points whose keys begin with {key!r}" if near else f"no point {key!r}"
+                raise InvalidInputError(f"'{opened.path}' has {found}; rows have theirs under 'key'")
+            row = near[0]
         source, document = opened.problem(row["problem_key"])
         try:
             problem = _problem_again(row, source, document)

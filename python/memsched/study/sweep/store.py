@@ -262,7 +262,7 @@ class Store:
             yield
         except (sqlite3.Error, sqlite3.Warning, OSError, OverflowError, UnicodeError, MemoryError) as error:
             told = why(error)  # UnicodeError: SQLite's messages may be damaged, too
-            raise StoreError(f"'{self.path}' cannot be {what}: {told}{_remedy(told)}") from error
+            raise StoreError(f"'{self.path}' cannot be {what}: {told}{_remedy(told, self.path)}") from error
 
 
 def _values(group: Group, at: int, row: Row, finished: float) -> tuple[Any, ...]:
@@ -280,12 +280,14 @@ def _values(group: Group, at: int, row: Row, finished: float) -> tuple[Any, ...]
 _object = lru_cache(maxsize=1024)(json.loads)  # the same options and devices occur many times
 
 
-def _remedy(error: str) -> str:
+def _remedy(error: str, path: str) -> str:
     """What to do about an error of SQLite."""
     if "full" in error:
         return "; free some space and run the same sweep again: finished points are kept"
     if "not a database" in error or "malformed" in error:
         return "; it is not a store, or it is damaged: give another file"
+    if "No such file" in error and os.path.isdir(os.path.dirname(path) or "."):
+        return "; it is written by a sweep: sweep(.., store=path)"
     if any(words in error for words in ("unable to open", "No such file", "File name too long")):
         return "; give a file in a folder that exists, with a name of at most 240 characters"
     if "readonly" in error:

@@ -10,10 +10,9 @@ from typing import overload
 
 from memsched.study.sweep.rows import MEASURES, Row
 from memsched.support import checks
-from memsched.support.csv_rows import csv_of
-from memsched.support.files import write_bytes
+from memsched.support.files import check_named, path_of, write_bytes
 from memsched.support.units import counted
-from memsched.support.views import Columns, Drawn, Tabular, needed
+from memsched.support.views import Columns, Drawn, Figures, needed
 
 # First what identifies a point, then its figures, then the rest.
 COLUMNS = (
@@ -79,8 +78,10 @@ class SweepProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep(Tabular, Drawn):
+class Sweep(Figures, Drawn):
     """The table of a sweep. `to_pandas` and `to_polars` give it as a data frame, `plot` draws it as `plot_sweep` does.
+
+    The columns of data frames and Parquet files have the names below; a CSV file adds the unit, as in `memory_bytes`.
 
     Attributes
     ----------
@@ -95,6 +96,8 @@ class Sweep(Tabular, Drawn):
         Whether the rows were read from a file. Then the figures, bounds included, are claims of that file: only
         whether the figures of a row agree with each other is checked. `plan_again` plans a point anew.
     """
+
+    __hash__ = None  # type: ignore[assignment]  # its rows have none
 
     rows: list[Row] = field(repr=False)
     claimed: bool = field(default=False, repr=False)
@@ -130,12 +133,4 @@ class Sweep(Tabular, Drawn):
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
         """Write the data frame as a Parquet file; needs pandas and pyarrow (memsched[sweep])."""
         needed("pyarrow", "sweep")
-        write_bytes(path, self.to_pandas().to_parquet(index=False))
-
-    def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write the rows as a CSV file, as `memsched sweep --csv` prints them: with units in the names of the columns.
-
-        Text that begins with =, +, - or @ is prefixed with an apostrophe, since a spreadsheet would take it for a
-        formula. Numbers are not changed.
-        """
-        write_bytes(path, csv_of(in_columns(self.rows)).encode())
+        write_bytes(check_named(path_of(path), "Parquet", ".parquet"), self.to_pandas().to_parquet(index=False))

@@ -20,6 +20,7 @@ from memsched.torch.compiled.private import (
     Boxed,
     DynamoSignal,
     around,
+    backward_is_compiled,
     check_release,
     compile_joint,
     inline_regions,
@@ -88,6 +89,8 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Cal
     if saving_is_rewritten():
         error = CaptureError("saved_tensors_hooks around it are graphs (fx.GraphModule), which no plan knows")
         return unplanned(module, error)
+    if backward_is_compiled():
+        return unplanned(module, CaptureError("compiled autograd, which traces backwards once more, knows no plans"))
     units: list[Unit] = []
     direct: list[Callable[..., Any]] = []  # instead of what AOTAutograd makes, if it can be called
     prepare: Callable[[fx.GraphModule], None] | None = None

@@ -29,6 +29,7 @@ def function_of(unit: Unit, around: Around) -> Callable[..., Any]:
 
         @staticmethod
         def forward(ctx: Any, *args: Any) -> tuple[Any, ...]:
+            ctx.linked = [_link(one) for one in args if isinstance(one, torch.Tensor) and one.requires_grad]
             with around.running():
                 ctx.due, found = unit.begin(list(args))
             # A saved view of a result would keep the node that keeps it.
@@ -68,7 +69,8 @@ def function_of(unit: Unit, around: Around) -> Callable[..., Any]:
                 found = _run(unit, around, ctx, args, beside)
                 return tuple(one.detach() if id(one) in others and one is not None else one for one in found)
 
-            return _Once.apply(run, torch.empty(0, requires_grad=True))
+            # Whoever derives it once more is told, whatever the derivative is of: all that it and the forward read.
+            return _Once.apply(run, torch.empty(0, requires_grad=True), *args, *ctx.linked)
 
     # Not its own `apply`: that asks of each input whether it is left over from vmap or grad, as none of these is.
     return super(torch.autograd.Function, Captured).apply
@@ -101,11 +103,19 @@ def _arriving(unit: Unit, around: Around, gradients: list[Any]) -> tuple[list[An
     return found, sum(copied.values())
 
 
+@torch.enable_grad()
+def _link(given: torch.Tensor) -> torch.Tensor:
+    """A tensor that depends on a given one, and keeps none of its bytes that would not be there without it."""
+    if given.is_leaf:
+        return given
+    return (given if given.dim() else given[None]).narrow(0, 0, 0).clone()
+
+
 class _Once(torch.autograd.Function):
     """A backward that has none of its own."""
 
     @staticmethod
-    def forward(ctx: Any, run: Callable[[], Any], gate: torch.Tensor) -> Any:
+    def forward(ctx: Any, run: Callable[[], Any], *read: Any) -> Any:
         return run()
 
     @staticmethod

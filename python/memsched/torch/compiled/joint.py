@@ -116,6 +116,30 @@ class Joint:
         return self._operation_at.get(node)
 
 
+def run_again(joint: Joint) -> set[int]:
+    """The operations that plain PyTorch runs again in the backward, since the model itself checkpoints them.
+
+    These are all on the way to what the backward of the same checkpoint reads; those after it are left out, as PyTorch
+    stops there (`use_reentrant=False`).
+    """
+    both = ((node.meta.get("seq_nr"), _checkpoint_of(node)) for node in joint.module.graph.nodes)
+    checkpoint = {number: own for number, own in both if own is not None}  # a backward has its forward's number
+    found: set[int] = set()
+    needed: set[tuple[int, Any]] = set()
+    for op in reversed(joint.operations):
+        own = checkpoint.get(op.node.meta.get("seq_nr")) if op.backward else _checkpoint_of(op.node)
+        if own is not None and (op.backward or any((n, own) in needed for n in op.writes)):
+            needed.update((n, own) for n in op.reads)
+            found.update(() if op.backward else (op.number,))
+    return found
+
+
+def _checkpoint_of(node: fx.Node) -> Any:
+    """The number of the model's checkpoint that drops what a node of the forward computes."""
+    drops = "RECOMPUTE" in getattr(node.meta.get("recompute"), "name", "")
+    return node.meta.get("ac_graph_id") if drops else None
+
+
 _aten = torch.ops.aten
 _WHOLE = (*COPY_OF_STORAGE, _aten.as_strided.default, _aten.as_strided_copy.default, _aten.as_strided_scatter.default)
 _SIZES = (_aten.sym_size.int, _aten.sym_stride.int, _aten.sym_numel.default, _aten.sym_storage_offset.default)

@@ -349,8 +349,8 @@ def _times_of(visits: Sequence[Visit], options: Options) -> tuple[list[list[floa
     on = visits[0].joint.device
     if options.device == "here":
         link = measure_link(on) if options.bandwidth is None and on.type == "cuda" else None
-        found = [measured_seconds(visit.joint, visit.sizes) for visit in visits]
-        return found, f"measured on {_device_name(on)}", link
+        found, told = zip(*(measured_seconds(visit.joint, visit.sizes) for visit in visits), strict=True)
+        return list(found), f"measured on {_device_name(on)}{max(told)}", link
     chip, link = machine(options.device)
     return [modelled_seconds(visit.joint, visit.sizes, chip) for visit in visits], describe_model(chip), link
 

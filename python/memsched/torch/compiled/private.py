@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._dynamo import config as dynamo_config
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException as DynamoSignal  # such as a demand to trace once more
 from torch._functorch import config as functorch_config
@@ -230,6 +231,11 @@ def is_batched(value: object) -> bool:
 def saving_is_hooked() -> bool:
     """Whether what autograd saves goes through hooks, as under `torch.utils.checkpoint`."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
+def backward_is_compiled() -> bool:
+    """Whether PyTorch compiles backwards, too, when they run."""
+    return bool(dynamo_config.compiled_autograd)
 
 
 _COMPILED = "CompiledFunctionBackward"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -23,34 +23,51 @@ _ENOUGH = 0.02  # seconds of repeats, after which one operation has been timed e
 _CACHES = 16 * 2**20  # bytes that push what an operation reads out of a core's own caches, where a step rarely has it
 _TOUCHED = 10e9  # bytes a second, where an operation cannot be tried alone
 
-_measured: dict[Any, tuple[float, bool]] = {}  # by operation, shapes and devices: models repeat theirs, and so do plans
+_BUSY = 0.8  # of its time a thread computes that nobody disturbs
 
 
-def measured_seconds(joint: Joint, sizes: Sizes) -> list[float]:
-    """Of each operation, on made-up values on its device; operations that are alike are timed once.
+class _Tried(NamedTuple):
+    seconds: float
+    running: float  # of these, what the thread ran
+    differs: bool  # results lie otherwise than traced
+
+
+_measured: dict[Any, _Tried] = {}  # by operation, shapes and devices: models repeat theirs, and so do plans
+
+
+def measured_seconds(joint: Joint, sizes: Sizes) -> tuple[list[float], str]:
+    """Of each operation, on made-up values on its device; operations that are alike are timed once. And a warning.
 
     An operation that cannot, or should not, run on made-up values counts as one pass over the bytes that it touches. A
-    call that is folded into its readers adds to each only what it takes beyond such a pass.
+    call that is folded into its readers adds to each only what it takes beyond such a pass. The warning is empty where
+    the thread that measured ran all the while: else others had the cores that PyTorch's threads need.
     """
-    found = []
+    found, all_tried = [], []
     with torch.no_grad(), generators_unchanged():
         for op in joint.operations:
-            seconds, differs = _tried(op.node, sizes) if not op.once else (_one_pass(op.node, sizes), False)
-            found.append(seconds + sum(_beyond_a_pass(one, sizes) for one in _into(joint, op)))
-            joint.strides_differ |= differs
-    return found
+            tried = _passed(op.node, sizes) if op.once else _tried(op.node, sizes)
+            found.append(tried.seconds + sum(_beyond_a_pass(one, sizes) for one in _into(joint, op)))
+            joint.strides_differ |= tried.differs
+            all_tried.append(tried)
+    share = sum(one.running for one in all_tried) / (sum(one.seconds for one in all_tried) or 1.0)
+    waited = f"too long: the thread waited {1 - share:.0%} of the time, as where others take the cores"
+    return found, f", {waited}; set OMP_NUM_THREADS=1" if all_tried and share < _BUSY else ""
 
 
-def _tried(node: fx.Node, sizes: Sizes) -> tuple[float, bool]:
-    """The seconds of an operation, and whether its results lie otherwise than traced."""
+def _passed(node: fx.Node, sizes: Sizes) -> _Tried:
+    seconds = _one_pass(node, sizes)
+    return _Tried(seconds, seconds, False)
+
+
+def _tried(node: fx.Node, sizes: Sizes) -> _Tried:
     if not _can_be_tried(node):
-        return _one_pass(node, sizes), False
+        return _passed(node, sizes)
     key = _key(node, sizes)
     if key not in _measured:
         try:
             _measured[key] = _time(node, sizes)
         except Exception:  # of any kind, as values may be out of a range
-            _measured[key] = _one_pass(node, sizes), False
+            _measured[key] = _passed(node, sizes)
     return _measured[key]
 
 
@@ -77,7 +94,7 @@ def _into(joint: Joint, op: Operation) -> set[fx.Node]:
 
 
 def _beyond_a_pass(node: fx.Node, sizes: Sizes) -> float:
-    return max(0.0, _tried(node, sizes)[0] - _one_pass(node, sizes))
+    return max(0.0, _tried(node, sizes).seconds - _one_pass(node, sizes))
 
 
 def _one_pass(node: fx.Node, sizes: Sizes) -> float:
@@ -106,21 +123,21 @@ def modelled_seconds(joint: Joint, sizes: Sizes, machine: Machine) -> list[float
     return found
 
 
-def _time(node: fx.Node, sizes: Sizes) -> tuple[float, bool]:
+def _time(node: fx.Node, sizes: Sizes) -> _Tried:
     args, kwargs = _arguments(node, lambda one: _filled(one, sizes), sizes)
     call = bound(node)
     device = next((a.device for a in args if isinstance(a, torch.Tensor)), torch.device("cpu"))
     differs = _differs(node, call(*args, **kwargs), sizes)
-    best, spent = float("inf"), 0.0
+    best, spent = (float("inf"), 0.0), 0.0
     other = torch.zeros(_CACHES, dtype=torch.uint8, device="cpu") if device.type == "cpu" else None
     for _ in range(_REPEATS):
         if other is not None:
             other.add_(1)
-        seconds = _once(call, args, kwargs, device)
-        best, spent = min(best, seconds), spent + seconds
+        taken = _once(call, args, kwargs, device)
+        best, spent = min(best, taken), spent + taken[0]
         if spent > _ENOUGH:
             break
-    return best, differs
+    return _Tried(*best, differs)
 
 
 def _differs(node: fx.Node, found: Any, sizes: Sizes) -> bool:
@@ -134,19 +151,21 @@ def _differs(node: fx.Node, found: Any, sizes: Sizes) -> bool:
     return False
 
 
-def _once(call: Callable[..., Any], args: Any, kwargs: Any, device: torch.device) -> float:
+def _once(call: Callable[..., Any], args: Any, kwargs: Any, device: torch.device) -> tuple[float, float]:
+    """Seconds, and how many of them this thread ran."""
     if device.type == "cuda":
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         first.record()
         call(*args, **kwargs)
         last.record()
         last.synchronize()
-        return float(first.elapsed_time(last)) / 1000
-    # With one thread, what other processes do to the machine meanwhile need not count.
-    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
-    began = clock()
+        seconds = float(first.elapsed_time(last)) / 1000
+        return seconds, seconds
+    began, ran = time.perf_counter(), time.thread_time()
     call(*args, **kwargs)
-    return clock() - began
+    running, seconds = time.thread_time() - ran, time.perf_counter() - began
+    # With one thread, what other processes do to the machine meanwhile need not count.
+    return running if torch.get_num_threads() == 1 else max(seconds, running), running
 
 
 def _arguments(node: fx.Node, make: Callable[[torch.Tensor], torch.Tensor], sizes: Sizes) -> tuple[Any, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from memsched.torch.compiled.held import Due, Key
 
 _SERIAL = itertools.count()
+_ONCE = (
+    "a gradient of a compiled part is made with create_graph=True: what is derived from it once more may lack terms, "
+    "as PyTorch derives no compiled code twice; run that part without torch.compile"
+)
 _MOST_SHAPES = 8  # that have a plan of their own, before others follow one of these
 
 
@@ -167,6 +172,8 @@ class Unit:
     @torch._dynamo.disable  # in a step that is compiled, too
     def arriving(self, gradients: Sequence[Any]) -> None:
         """Note where gradients lie that arrive; not those that repeat one number."""
+        if torch.is_grad_enabled():  # create_graph
+            warnings.warn(_ONCE, UserWarning, stacklevel=2)
         strided = (one for one in gradients if isinstance(one, torch.Tensor) and one.layout is torch.strided)
         own = (one for one in strided if one.device == self.joint.device and not is_batched(one))
         large = (one.untyped_storage() for one in own if one.untyped_storage().nbytes() > one.element_size())
