@@ -211,7 +211,7 @@ def test_compare_and_plan() -> None:
     memory = int(0.5 * ms.min_memory(chain) + 0.5 * ms.peak_memory(chain))
     seen: list[str] = []
     found = ms.compare(chain, memory, 1e9, time_limit=0.02, progress=seen.append)
-    begun = [name for line in seen if "%" not in (name := line.rpartition("; ")[2])]
+    begun = [*dict.fromkeys(name for line in seen if "%" not in (name := line.rpartition("; ")[2]))]
     assert list(found) == CHAIN_PLANNERS == begun
     results = {name: value for name, value in found.items() if isinstance(value, ms.Result)}
     for name, result in results.items():

@@ -330,7 +330,7 @@ def test_compare_and_plan_take_graphs() -> None:
     memory = int(0.2 * ms.min_memory(graph) + 0.8 * ms.peak_memory(graph))
     seen: list[str] = []
     found = ms.compare(graph, memory, 12e9, progress=seen.append)
-    begun = [name for line in seen if "%" not in (name := line.rpartition("; ")[2])]
+    begun = [*dict.fromkeys(name for line in seen if "%" not in (name := line.rpartition("; ")[2]))]
     assert list(found) == planners_of(graph) == begun
     results = [value for value in found.values() if isinstance(value, ms.Result)]
     assert len(results) > 2
