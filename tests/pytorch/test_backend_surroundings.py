@@ -20,8 +20,8 @@ from torch.utils.checkpoint import checkpoint
 
 from memsched.errors import MemschedError
 from memsched.torch.compiled.groups import plans
-from memsched.torch.compiled.private import Around
 from memsched.torch.compiled.unplanned import UnplannedWarning
+from memsched.torch.compiled.wrapper import Around
 from pytorch.compiled_models import layers
 from pytorch.test_compiled_models import Residual, compared, gradients
 

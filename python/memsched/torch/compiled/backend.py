@@ -19,7 +19,6 @@ from memsched.torch.compiled.options import Options, read_options, refusal
 from memsched.torch.compiled.private import (
     Boxed,
     DynamoSignal,
-    around,
     backward_is_compiled,
     check_release,
     compile_joint,
@@ -36,6 +35,7 @@ from memsched.torch.compiled.private import (
 )
 from memsched.torch.compiled.unit import Unit
 from memsched.torch.compiled.unplanned import Guarded, unplanned, warn_of_containers, warn_unplanned
+from memsched.torch.compiled.wrapper import around
 from memsched.torch.errors import CaptureError
 from memsched.torch.optimizer_state import is_strange
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-from memsched.torch.compiled.private import Around, is_batched, keeps_graph, laid_out, refuse_transforms
+from memsched.torch.compiled.private import is_batched
 from memsched.torch.compiled.unit import Unit
+from memsched.torch.compiled.wrapper import Around, keeps_graph, laid_out, refuse_transforms
 
 _CHANGED = (
     "one of the variables needed for gradient computation has been modified by an inplace operation: "

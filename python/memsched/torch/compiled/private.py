@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +12,6 @@ from torch._dynamo import config as dynamo_config
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException as DynamoSignal  # such as a demand to trace once more
 from torch._functorch import config as functorch_config
-from torch._functorch._aot_autograd.runtime_wrappers import AOTDispatchAutograd, coerce_to_expected_memory_format
 from torch._functorch._aot_autograd.utils import saved_tensors_hooks_are_inlineable, top_saved_tensors_hooks
 from torch._guards import TracingContext, active_fake_mode
 from torch._higher_order_ops.wrap import tag_activation_checkpoint
@@ -253,103 +250,6 @@ def watch_gradients(results: Iterable[Any], note: Callable[[Sequence[Any]], None
         nodes = {one.next_functions[0][0] for one in others}
 
 
-@dataclass(frozen=True, slots=True)
-class Around:
-    """What is left to be done around a graph that autograd records."""
-
-    constant: tuple[int, ...]  # places of results that need no gradient
-    views: tuple[int, ...]  # of those that are to count as no views
-    tangents: tuple[tuple[int, Any], ...]  # of those whose gradients the backward takes, and how these are to lie
-    deterministic: bool  # the traced operations are
-    autocast: bool  # it was on around the graph, whose operations have its casts, and is to be off while they run
-
-    def running(self) -> AbstractContextManager[Any]:
-        """Around each run of its operations."""
-        return torch._C._DisableAutocast() if self.autocast else nullcontext()
-
-
-_ELSE = (  # what AOTAutograd notes of a graph around which it has more to do
-    *("num_mutated_inp_runtime_indices", "num_outputs_aliased", "num_intermediate_bases", "num_backward_tokens"),
-    *("num_graphsafe_rng_states", "tokens", "dynamic_outputs", "is_rng_op_functionalized"),
-    *("mutated_graph_handled_indices", "indices_of_inputs_that_requires_grad_with_mutations_in_bw"),
-)
-
-
-def around(
-    joint: fx.GraphModule, inputs: Sequence[Any], gradients: Sequence[Any], tangents: int, *, autocast: bool
-) -> Around | None:
-    """What is to be done around the graph that AOTAutograd now compiles; None where AOTAutograd has to do it.
-
-    `gradients` are the results of its backward, `tangents` how many gradients that takes. `autocast`: it is on around
-    the graph. AOTAutograd switches it off while it compiles, so it is not asked for here.
-    """
-    facts: Any = getattr(TracingContext.try_get(), "fw_metadata", None)
-    try:
-        more = [getattr(facts, name) for name in _ELSE] + [getattr(facts, "act_input_indices", ())]
-        if any(more) or facts.grad_enabled_mutation is not None:
-            return None
-        given, made, layouts = facts.input_info, facts.output_info, facts.subclass_tangent_meta
-        kinds = {one.output_type.name for one in made} | {type(one).__name__ for one in layouts}
-        noted = [getattr(one, "requires_grad_for_backward", one.requires_grad) for one in made]
-    except AttributeError:  # another release
-        return None
-    within = torch._C._functorch.peek_interpreter_stack() is not None  # vmap, or such
-    known = kinds <= {"non_alias", "unsafe_view_alias", "PlainTensorMeta"}
-    if within or not known or not len(given) == len(inputs) == len(gradients):
-        return None
-    if any(one.requires_grad and not one.is_leaf and end is None for one, end in zip(given, gradients, strict=True)):
-        return None  # what made this input would be told of a gradient
-    if not all(isinstance(one, torch.Tensor | int | torch.SymInt) for one in inputs):
-        return None
-    if any(isinstance(one, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(one) for one in inputs):
-        return None
-    targets = (node.target for node in joint.graph.nodes)
-    if any(isinstance(one, torch._ops.OpOverload) and one.namespace not in ("aten", "prims") for one in targets):
-        return None  # whose first call is looked at
-    tensors = [k for k, one in enumerate(made) if issubclass(one.raw_type, torch.Tensor)]
-    taken = [k for k in tensors if noted[k]]
-    if not len(taken) == len(layouts) == tangents:
-        return None
-    return Around(
-        constant=tuple(k for k in tensors if not made[k].requires_grad),
-        views=tuple(k for k in tensors if made[k].output_type.name == "unsafe_view_alias"),
-        tangents=tuple(zip(taken, layouts, strict=True)),
-        deterministic=facts.deterministic is not False,
-        autocast=autocast,
-    )
-
-
-def is_autocast_on() -> bool:
-    """Whether any device's operations are cast."""
-    return torch._C._is_any_autocast_enabled()
-
-
-def laid_out(gradient: Any, layout: Any) -> Any:
-    """A gradient, or a copy that lies as it was traced."""
-    if type(gradient) is torch.Tensor:
-        return coerce_to_expected_memory_format(gradient, layout.memory_format)
-    return AOTDispatchAutograd.process_runtime_tangent(gradient, layout)[0]
-
-
-def refuse_transforms(around: Around) -> None:
-    """Refuse a backward where it cannot run as it was traced."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        raise RuntimeError(
-            "a compiled backward is called within vmap/grad/vjp, which is not supported; put vmap inside of "
-            "torch.compile, or do not compile what it is the backward of"
-        )
-    if not around.deterministic and torch.are_deterministic_algorithms_enabled():
-        raise RuntimeError(
-            "a compiled backward is run with torch.use_deterministic_algorithms(True), and its forward was compiled "
-            "with False"
-        )
-
-
-def keeps_graph() -> bool:
-    """Whether the backward that runs may run again."""
-    return torch._C._autograd._get_current_graph_task_keep_graph()
-
-
 def saving_is_rewritten() -> bool:
     """Whether these hooks are graphs, which AOTAutograd writes into the graphs that it captures."""
     return bool(saved_tensors_hooks_are_inlineable(top_saved_tensors_hooks()))
@@ -407,6 +307,11 @@ def in_backward() -> bool:
 def wrapper_among(values: Iterable[Any]) -> str | None:
     """The class of a tensor that consists of others; None if there is none."""
     return next((type(one).__name__ for one in values if is_traceable_wrapper_subclass(one)), None)
+
+
+def is_autocast_on() -> bool:
+    """Whether any device's operations are cast."""
+    return torch._C._is_any_autocast_enabled()
 
 
 def under_autocast(module: fx.GraphModule) -> bool:
