@@ -346,16 +346,18 @@ def test_pictures_and_reports_refuse_what_is_repeated(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_ends_a_long_search_for_the_period() -> None:
-    """Thousands of states travel, and each prefetch may wait for all that leave: seconds of work."""
-    count = 3000
+    """Thousands of states travel and are freed out of turn, so a prefetch may wait for all that leave: seconds of work."""
+    count = 4000
     names = [f"s{k}" for k in range(count)]
     ops = [op(f"U{k}", [name], [], 1 + k % 7 / 8, once=True, updates=[name]) for k, name in enumerate(names)]
     problem = ms.Graph.from_json(graph([tensor(name, 5 + k % 11, "persistent") for k, name in enumerate(names)], ops))
     steps: list[Json] = []
-    for k, name in enumerate(names):
-        steps += [{"prefetch": name}, {"run": f"U{k}"}, {"offload": name}, {"free": name}]
-    schedule = ms.Schedule(steps, budget=40, border=dict.fromkeys(names, "host"))
-    machine = ms.Device(40, d2h=8.0, h2d=8.0)
+    for k in range(0, count, 2):
+        one, other = names[k : k + 2]
+        steps += [{"prefetch": one}, {"prefetch": other}, {"run": f"U{k}"}, {"run": f"U{k + 1}"}]
+        steps += [{"offload": one}, {"offload": other}, {"free": other}, {"free": one}]
+    schedule = ms.Schedule(steps, budget=80, border=dict.fromkeys(names, "host"))
+    machine = ms.Device(80, d2h=8.0, h2d=8.0)
     pressed: list[float] = []
 
     def press() -> None:

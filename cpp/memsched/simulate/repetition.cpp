@@ -50,6 +50,13 @@ class RepetitionScan {
         StepId step;
         Bytes bytes;
     };
+    struct Awaiting { // a free that waits for transfers
+        Return free;
+        StepId out, in;       // for which
+        StepId run;           // the last run before the free, which it does not precede
+        bool used;            // by that run, so that it waits for its end
+        std::uint64_t before; // bytes of all listed before it, modulo 2^64
+    };
 
     void cross_border() { // host copies of what is not on the host there are dropped
         for (TensorState& state : tensors_) {
@@ -66,6 +73,12 @@ class RepetitionScan {
         if (step >= 0) {
             current_.waits.push_back(awaited(step, start, 0));
         }
+    }
+
+    // Whether the later of two frees is certain not to be earlier: transfers of a direction and runs end in turn.
+    static bool in_turn(const Awaiting& earlier, const Awaiting& later) {
+        return later.out >= earlier.out && later.in >= earlier.in &&
+               (later.run > earlier.run || later.used || !earlier.used);
     }
 
     void wait_on(StepId& stream) { // and take its place
@@ -140,7 +153,13 @@ class RepetitionScan {
         live_ -= bytes;
         current_.gives = bytes;
         if (bytes > 0 && (state.offload >= 0 || fetched_for_nothing)) {
-            of_link_.push_back({now_, bytes});
+            const StepId in = fetched_for_nothing ? state.fetch : -1;
+            const Awaiting now{{now_, bytes}, state.offload, in, run_, state.run == run_, freed_};
+            if (!of_link_.empty() && !in_turn(of_link_.back(), now)) {
+                out_of_turn_ = now_;
+            }
+            of_link_.push_back(now);
+            freed_ += static_cast<std::uint64_t>(bytes);
         } else if (bytes > 0 && state.run >= 0 && state.run == run_) {
             of_run_.push_back({now_, bytes});
         }
@@ -149,25 +168,54 @@ class RepetitionScan {
     // E7. The bytes that may still be awaited when the step starts.
     void reserve(Bytes bytes, bool is_run) {
         current_.takes = bytes;
-        current_.may_lack = capacity_ - live_ - bytes;
-        while (!of_link_.empty() && of_link_.front().step <= now_ - static_cast<StepId>(steps_.size())) {
+        while (!of_link_.empty() && of_link_.front().free.step <= now_ - static_cast<StepId>(steps_.size())) {
             of_link_.pop_front(); // E9
         }
-        if (bytes == 0) {
+        Bytes of_run = 0;
+        if (!is_run) {
+            std::ranges::for_each(of_run_, [&](const Return& one) { of_run += one.bytes; });
+        }
+        const Bytes of_link = of_link_.empty() ? 0 : static_cast<Bytes>(freed_ - of_link_.front().before);
+        Bytes lacking = of_link + of_run - (capacity_ - live_ - bytes);
+        if (bytes == 0 || lacking <= 0) {
             return;
         }
-        Bytes sum = 0;
+        auto first = of_link_.begin(), end = of_link_.end();
+        if (first != end && out_of_turn_ <= first->free.step) { // all in turn, so the first ones
+            end = first_after(lacking);
+            if (lacking > of_run) { // .. of which these are enough in no case
+                first = first_after(lacking - of_run);
+                wait_for(std::prev(first)->free.step);
+                lacking -= static_cast<Bytes>(before(first) - of_link_.front().before);
+            }
+        }
+        Bytes listed = 0;
         const auto add = [&](const Return& one) {
-            sum += one.bytes;
+            listed += one.bytes;
             current_.returns.push_back(awaited(one.step, false, one.bytes));
         };
-        std::ranges::for_each(of_link_, add);
-        if (!is_run) {
-            std::ranges::for_each(of_run_, add);
+        if (lacking > 0) {
+            std::for_each(first, end, [&](const Awaiting& one) { add(one.free); });
+            if (!is_run) {
+                std::ranges::for_each(of_run_, add);
+            }
+            current_.may_lack = listed - lacking;
         }
-        if (sum <= current_.may_lack) {
-            current_.returns.clear();
+        if (is_run) { // E1: no later step starts earlier
+            of_link_.erase(of_link_.begin(), first);
         }
+    }
+
+    // The end of the fewest first ones that hold that many bytes.
+    std::deque<Awaiting>::iterator first_after(Bytes bytes) {
+        const std::uint64_t all = of_link_.front().before;
+        return std::ranges::partition_point(of_link_, [&](const Awaiting& one) {
+            return static_cast<Bytes>(one.before - all) < bytes;
+        });
+    }
+
+    std::uint64_t before(std::deque<Awaiting>::iterator one) const {
+        return one == of_link_.end() ? freed_ : one->before;
     }
 
     const Graph& graph_;
@@ -179,7 +227,9 @@ class RepetitionScan {
     RepeatedStep current_;
     StepId now_ = 0;
     StepId run_ = -1, compute_ = -1, link_ = -1, in_ = -1; // the last run, and the last step of each stream
-    std::deque<Return> of_link_;                           // frees that wait for transfers
+    std::deque<Awaiting> of_link_;                         // frees that wait for transfers, and may still do
+    std::uint64_t freed_ = 0;                              // bytes of all that ever were there, modulo 2^64
+    StepId out_of_turn_ = -1;                              // the last of them that may be earlier than the one before
     std::vector<Return> of_run_;                           // bytes that the last run uses, and gives back
 };
 

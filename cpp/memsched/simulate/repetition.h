@@ -21,7 +21,7 @@ struct RepeatedStep {
     Bytes takes = 0, gives = 0;   // bytes that it allocates when it starts, and releases when it ends
     std::vector<Awaited> waits;   // rules E1 to E5
     std::vector<Awaited> returns; // E7: of these bytes ..
-    Bytes may_lack = 0;           // .. so many need not be back; those that are back in any case are left out
+    Bytes may_lack = 0;           // .. so many need not be back; those that come back in any case are left out
 };
 
 // list: legal on that graph and device. capacity: bytes, without resident. Addresses are not looked at.

@@ -314,12 +314,12 @@ template <class Observer> bool Simulator::play(const StepList& list, Observer& o
     return !graph_.persistent() || ends_as_it_began();
 }
 
-Seconds Simulator::makespan(const StepList& list) {
+Seconds Simulator::makespan(const StepList& list, const Progress& progress) {
     explain_ = false;
     Silent silent;
     const auto later = [](Seconds one, Seconds other) { return std::max(one, other); };
     if (graph_.persistent()) {
-        return play(list, silent) ? Steady(graph_, list, device_, capacity_).period() : illegal;
+        return play(list, silent) ? Steady(graph_, list, device_, capacity_, progress).period() : illegal;
     }
     return play(list, silent) ? std::accumulate(ends_.begin(), ends_.end(), Seconds{0}, later) : illegal;
 }

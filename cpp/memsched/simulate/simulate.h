@@ -33,8 +33,9 @@ class Simulator {
     // Sets the capacity to enforce: bytes, without resident.
     void set_capacity(Bytes capacity) { capacity_ = capacity; }
 
-    // The makespan, or `illegal` if the list cannot run. Of a list that is repeated, the period.
-    Seconds makespan(const StepList& list);
+    // The makespan, or `illegal` if the list cannot run. Of a list that is repeated, the period, which takes the
+    // longest; throws Stopped when told to stop.
+    Seconds makespan(const StepList& list, const Progress& progress = {});
 
     // The end of each step of the last list that ran; not of one that is repeated.
     const std::vector<Seconds>& ends() const { return ends_; }

@@ -182,6 +182,7 @@ Steady::Curve Steady::memory() const {
         }
         times = next(times);
     }
+    pace_.spend(Pace::named * static_cast<std::int64_t>(events.size()));
     join_instants(events, same_instant * std::max(times_.through.back(), period_));
     const auto first = [&](StepId repetition) {
         return std::ranges::find(events, repetition, [&](const MemoryEvent& event) { return event.step / n; })->time;

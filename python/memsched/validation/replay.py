@@ -99,6 +99,12 @@ class Replay:
         self.places = {one["name"]: "device" for one in graph["tensors"] if one["role"] == "persistent"}
         self.repeated = bool(self.places)
         self.places |= self.border(plan.get("border", {}))
+        self.due: dict[tuple[str, str], int] = {}  # (op, persistent tensor it reads) -> updates listed before the op
+        listed = dict.fromkeys(self.places, 0)
+        for op in graph["ops"]:
+            self.due |= {(op["name"], name): listed[name] for name in op["reads"] if name in listed}
+            for name in op.get("updates", ()):
+                listed[name] += 1
         self.on_host: dict[str, int] = {}  # tensor -> the offload that made the copy, or AT_TIME_0
         self.on_host |= dict.fromkeys((name for name, place in self.places.items() if place != "device"), AT_TIME_0)
         self.fetched: dict[str, int] = {}  # tensor -> its last prefetch
@@ -231,8 +237,7 @@ class Replay:
 
     def check_version(self, op: str, tensor: str) -> None:
         """Refuse a run that reads a persistent tensor before or after other updates than the graph lists before it."""
-        names = list(self.ops)
-        due = sum(tensor in self.ops[one].get("updates", ()) for one in names[: names.index(op)])
+        due = self.due[op, tensor]
         if self.updates[tensor] != due:
             text = f"it reads {tensor!r} after {self.updates[tensor]} updates, in the graph it comes after {due}"
             self.fail(f"{text}; keep the order of reads and updates.")

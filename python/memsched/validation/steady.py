@@ -53,10 +53,13 @@ def bound_of_period(graph: Json, device: Json) -> float:
     updated = {name for op in graph["ops"] for name in op.get("updates", ())}
     fixed = {name for name in role if role[name] in ("input", "weight")}
     travels = fixed | {name for name in role if role[name] == "persistent" and facts.readers[name]}
+    kept = travels - updated - fixed  # unchanged
+    of_travels, of_kept = (sum(facts.size[name] for name in names) for names in (travels, kept))
     best = math.fsum(facts.time)
     for op, names in enumerate(facts.reads):
-        unchanged = sum(facts.size[name] for name in travels - names - updated - fixed)
-        back = max(0, facts.need[op] + sum(facts.size[name] for name in travels - names) - facts.capacity)
+        unchanged = of_kept - sum(facts.size[name] for name in kept & names)
+        idle = of_travels - sum(facts.size[name] for name in travels & names)
+        back = max(0, facts.need[op] + idle - facts.capacity)
         out = max(0, back - unchanged)
         if facts.need[op] > facts.capacity or (back and not facts.back) or (out and not facts.out):
             return math.inf

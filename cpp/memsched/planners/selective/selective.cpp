@@ -69,7 +69,7 @@ class Search {
             const auto ops = static_cast<OpId>(fixed_.graph.ops().size());
             std::erase_if(list_.steps, [&](const Step& step) { return step.verb == Verb::run && step.id == ops; });
         }
-        const Seconds found = simulator_.makespan(list_);
+        const Seconds found = simulator_.makespan(list_, interrupts_);
         if (found < best_) {
             best_ = found;
             steps_ = list_;
@@ -313,6 +313,7 @@ class Search {
     GapBuilder builder_;
     Simulator simulator_;
     const Progress& progress_;
+    const Progress interrupts_{[this](double fraction) { return progress_.tick(fraction) && false; }};
     Eviction eviction_;
     StepList list_, steps_;
     Decisions chosen_; // of the best plan
