@@ -276,3 +276,18 @@ def test_the_origin_of_a_link_covers_both_of_its_directions() -> None:
     assert "one direction at a time (--bandwidth, --no-duplex; the rest" in run("validate k.json -b 1GB/s --no-duplex")
     assert "(--host-memory; the rest: the result's)" in run("validate k.json --host-memory 8GiB")
     assert "one direction at a time (--bandwidth)" in run(f"plan {SMALL} -m 100% -b 12GB/s -p greedy")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a folder in use cannot be removed")
+def test_the_current_folder_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, gone = tmp_path / "sweep.toml", tmp_path / "gone"
+    spec.write_text(
+        'problems = ["resnet18-224-b32"]\nplanners = ["greedy"]\nmemory = ["50%"]\nbandwidth = ["12GB/s"]\n'
+    )
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    said = CliRunner().invoke(command_line, ["sweep", str(spec), "--store", "q.sqlite"], env={"COLUMNS": "200"})
+    monkeypatch.chdir(tmp_path)
+    assert said.exit_code == 1
+    assert said.output.strip().endswith("error: the current folder is not there any more; change to one that is")

@@ -346,7 +346,7 @@ def test_pictures_and_reports_refuse_what_is_repeated(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_ends_a_long_search_for_the_period() -> None:
-    """Thousands of states travel and are freed out of turn, so a prefetch may wait for all that leave: seconds of work."""
+    """Thousands of states travel and are freed out of turn; a prefetch may wait for each: seconds of work."""
     count = 4000
     names = [f"s{k}" for k in range(count)]
     ops = [op(f"U{k}", [name], [], 1 + k % 7 / 8, once=True, updates=[name]) for k, name in enumerate(names)]

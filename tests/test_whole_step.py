@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from itertools import permutations
 from math import inf
 from pathlib import Path
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 
 import memsched as ms
+import memsched.study.compare
 from memsched.cli.app import command_line
 from memsched.testing import random_repeated, repeated_schedules
 from oracles.steady import period
@@ -251,3 +253,53 @@ def test_the_rest_of_memsched_plans_them_or_refuses_by_name(tmp_path: Path) -> N
     path.write_text(json.dumps(problem.to_json()))
     said = CliRunner().invoke(command_line, ["plan", str(path), "--memory", "140", "--bandwidth", "8", "--json"])
     assert said.exit_code == 0, said.output
+
+
+def test_what_has_no_plan_has_no_least_memory() -> None:
+    problem = layers(2)
+    assert ms.min_memory(problem, "selective") == ms.min_memory(problem)
+    for planner in ("checkmate", "modnn", "olla", "pooch", "swap_all", "vdnn_sync"):
+        with pytest.raises(
+            ms.InvalidInputError, match=rf"persistent tensors, such as 'p0', which {planner} cannot plan"
+        ):
+            ms.min_memory(problem, planner)
+    with pytest.raises(ms.InvalidInputError, match="has no addresses yet; to place one step, give those tensors"):
+        ms.with_addresses(ms.selective(problem, 300, 8.0))
+
+
+def test_without_time_no_clock_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a limit of 0 the search ends after its moves, for how far it comes in a moment is another each time."""
+    limits = []
+    plain = memsched.study.compare._outcome
+
+    def outcome(entry: Any, problem: Any, device: Any, options: dict[str, Any]) -> Any:
+        limits.append(options.get("time_limit"))
+        return plain(entry, problem, device, options)
+
+    monkeypatch.setattr(memsched.study.compare, "_outcome", outcome)
+    ms.plan(layers(2), "60%", 8.0, time_limit=0)
+    assert set(limits) == {None}
+
+
+def test_order_and_frontier_on_the_command_line(tmp_path: Path) -> None:
+    problem, saved = tmp_path / "step.json", tmp_path / "order.json"
+    layers(3).save(problem)
+
+    def said(*words: str) -> str:
+        found = CliRunner().invoke(command_line, list(words), env={"COLUMNS": "200"})
+        assert found.exit_code == 0, found.output
+        return found.output
+
+    said("order", str(problem), "-o", str(saved))
+    assert "repeated" not in said("simulate", str(saved), "--problem", str(problem), "--bandwidth", "0")
+    said("validate", str(saved), "--problem", str(problem), "--bandwidth", "0")
+    assert "selective" in said("frontier", str(problem), "--points", "2", "--bandwidth", "8B/s")
+
+
+def test_long_steps_are_simulated_in_time_that_grows_with_them() -> None:
+    """Each step that needs memory waits for one of the copies in turn, not for each: 1,500 layers took 15 s of CPU."""
+    problem = layers(1500)
+    found = ms.selective(problem, ms.min_memory(problem) + 200, 8.0, time_limit=0.5)
+    began = time.process_time()
+    ms.simulate(problem, found.schedule, found.device)
+    assert time.process_time() - began < 1.5

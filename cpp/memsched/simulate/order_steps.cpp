@@ -26,7 +26,10 @@ StepList order_steps(const Graph& graph, const std::vector<OpId>& order, const s
             ++left[at(t)];
         }
     }
-    const auto stays = [&](TensorId t) { return keep[at(t)] != 0 || graph.tensor(t).role == Role::weight; };
+    const auto stays = [&](TensorId t) { // a list that is repeated ends as it began
+        return keep[at(t)] != 0 || graph.tensor(t).role == Role::weight ||
+               (graph.persistent() && graph.tensor(t).source());
+    };
     StepList list;
     const auto free = [&](TensorId t) {
         list.free(t);

@@ -9,7 +9,8 @@ namespace memsched {
 
 std::vector<Stay> residency(const Graph& graph, const StepList& list) {
     if (graph.persistent()) {
-        throw ScheduleError("a plan of a graph with persistent tensors has no addresses yet; leave placements out");
+        throw std::invalid_argument("'" + graph.name() + "' has persistent tensors, so its plan is repeated without end, " +
+                                    "and has no addresses yet; to place one step, give those tensors the role weight");
     }
     const auto steps = static_cast<StepId>(list.steps.size());
     std::vector<Stay> stays;

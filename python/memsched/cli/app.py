@@ -63,6 +63,8 @@ def _status(error: MemschedError) -> int:
 
 def _told(error: OSError) -> str:
     """The text of an error on stdout; errors of other files are raised by us and name the file."""
+    if error.errno == errno.ENOENT and error.filename is None:  # of os.getcwd
+        return "the current folder is not there any more; change to one that is"
     unwritten = error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
     return f"the standard output cannot be written: {error.strerror}" if unwritten else str(error)
 

@@ -14,7 +14,7 @@ from memsched.cli import inputs, outputs
 from memsched.cli.inputs import Machine
 from memsched.cli.plan import CHUNK, TIME_LIMIT, planners_option
 from memsched.cli.show import answer, describe_link, describe_problem, facts, new_table, print_csv, shown, working
-from memsched.planners.registry import PLANNERS, least_on, min_memory
+from memsched.planners.registry import PLANNERS, least_on, min_memory, planners_of
 from memsched.problems.bounds import alike
 from memsched.problems.problem import ChunkLike, Problem, name_of, peak_memory
 from memsched.result import Result, as_fast
@@ -134,7 +134,8 @@ def frontier(
     least memory of each planner. --time-limit is per plan. The ideal is the time of computation alone.
     """
     loaded = inputs.load_problem(problem)
-    names = planners or list(CHAIN_PLANNERS if isinstance(loaded, Chain) else GRAPH_PLANNERS)
+    usual = CHAIN_PLANNERS if isinstance(loaded, Chain) else GRAPH_PLANNERS
+    names = planners or [name for name in usual if name in planners_of(loaded)]
     built = machine.build(loaded, memory=max(1, peak_memory(loaded)))
     device = built.device
     least = [least_on(loaded, name, device, chunk) for name in names]

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from memsched._core import Device, Graph, Schedule
 from memsched.arena.placement import Placement
 from memsched.arena.residency import placement_of
-from memsched.errors import InfeasibleError, InvalidInputError, LimitError, shown
+from memsched.errors import InfeasibleError, LimitError
 from memsched.planners.entry import ENTRIES, Planner
 from memsched.problems.bounds import bound_of, certified, strongest_bound
 from memsched.problems.budget import make_device, told_bytes, told_memory
@@ -103,11 +103,7 @@ def begin(
     """Check the arguments that all planners share: problem, M, beta, device and chunk."""
     started, chunk = time.perf_counter(), quantities.chunk(chunk)
     graph = graph_of(problem, chunk)
-    if graph.persistent and not ENTRIES[plan].repeats:
-        raise InvalidInputError(
-            f"'{graph.name}' has persistent tensors, such as {shown(graph.persistent[0])}, which {ENTRIES[plan].name} "
-            "cannot plan; use selective, or give those tensors the role weight"
-        )
+    ENTRIES[plan].check_repeats(graph)
     device = make_device(problem, M, beta, device)
     return Call(entry=ENTRIES[plan], problem=problem, graph=graph, device=device, started=started, chunk=chunk)
 

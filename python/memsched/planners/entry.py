@@ -8,8 +8,8 @@ from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
-from memsched._core import Device
-from memsched.errors import InternalError
+from memsched._core import Device, Graph
+from memsched.errors import InternalError, InvalidInputError, shown
 from memsched.problems.problem import ChunkLike
 from memsched.result import Result
 from memsched.support.docstrings import documented
@@ -65,6 +65,14 @@ class Planner:
     def name(self) -> str:
         """The name of the function."""
         return self.plan.__name__
+
+    def check_repeats(self, graph: Graph) -> None:
+        """Refuse a graph with persistent tensors, if the planner cannot plan repeated steps."""
+        if graph.persistent and not self.repeats:
+            raise InvalidInputError(
+                f"'{graph.name}' has persistent tensors, such as {shown(graph.persistent[0])}, which {self.name} "
+                "cannot plan; use selective, or give those tensors the role weight"
+            )
 
     @property
     def takes_graphs(self) -> bool:

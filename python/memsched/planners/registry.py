@@ -109,6 +109,8 @@ def min_memory(problem: Problem, planner: str | None = None) -> int:
         raise InvalidInputError(
             f"problem is a {type(problem).__name__}; {planner} plans a Chain; compare lists the planners of graphs"
         )
+    if not isinstance(problem, Chain):
+        found.check_repeats(graph_of(problem))
     return found.needs(problem)
 
 

@@ -198,9 +198,9 @@ def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object], 
     if seconds:
         found = _run_in_turn(problem, device, fixed, began + (seconds / 2 if short else seconds), progress)
     else:
-        found = {}
+        found, timed = {}, isinstance(problem, Chain) or not short or seconds is None
         for name in names:
-            own = _auto(name, fixed | given) | _told(progress, name, found)
+            own = _auto(name, fixed | given, timed=timed) | _told(progress, name, found)
             found[name] = _outcome(PLANNERS[name], problem, device, own)
     if all(isinstance(one, InvalidInputError) for one in found.values()):
         raise _none_found(problem, device, found)
@@ -347,7 +347,10 @@ def _search_limits(problem: Problem) -> dict[str, object]:
 
 
 def _auto(name: str, options: dict[str, object], *, timed: bool = True) -> dict[str, object]:
-    """The options of one planner, with no fewer moves than by default; a time limit replaces the limit in moves."""
+    """The options of one planner, with no fewer moves than by default; a time limit replaces the limit in moves.
+
+    timed: whether a clock may end its search.
+    """
     own, moves = {**AUTO.get(name, {}), **options}, options_of(PLANNERS[name].plan).get("moves")
     if not timed:
         own.pop("time_limit", None)
