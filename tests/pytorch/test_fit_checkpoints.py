@@ -189,7 +189,5 @@ def test_where_results_count_longer_a_note_says_so() -> None:
     asked: dict[str, Any] = {"device": "v100", "loss": lambda out: out.square().mean()}
     memory = fit(model, (x,), memory="1GB", largest=False, **asked).peak_memory
     found = fit(model, (x,), memory=memory, **asked)
-    plain, *others = (one.largest_batch for one in found.ways)
-    assert plain is not None
-    assert any(one is not None and one < plain for one in others)
+    assert [one.name for one in found.ways] == ["plain"]  # the others were listed with fewer samples
     assert any("counts the model's results until the step ends" in one for one in found.assumed)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 import memsched as ms
@@ -298,7 +299,7 @@ def test_the_state_of_parameters_that_are_trained_later_is_known_when_they_are()
     assert optimizer_bytes(optimizer, CPU) == before + 2 * 400 + 4
     whole = torch.optim.LBFGS(blocks(2).parameters())
     whole.state[whole.param_groups[0]["params"][0]]["d"] = torch.zeros(9)
-    with pytest.raises(InvalidInputError, match="give its bytes as a number"):
+    with pytest.raises(InvalidInputError, match="give the bytes of its state as a number"):
         optimizer_bytes(whole, CPU)
 
 
@@ -366,8 +367,14 @@ def test_an_optimiser_is_left_as_it_was_when_its_state_is_measured(kind: Any) ->
 
 def test_an_optimiser_that_cannot_be_tried_is_declared() -> None:
     model = blocks(2)
-    with pytest.raises(InvalidInputError, match="step it once, or give its bytes"):
-        optimizer_bytes(torch.optim.Adafactor(model.parameters()), CPU)
+    optimizer = torch.optim.Adafactor(model.parameters())
+    with pytest.raises(InvalidInputError, match="step it once, or give the bytes of its state"):
+        optimizer_bytes(optimizer, CPU)
+    model(torch.randn(4, 32)).sum().backward()
+    optimizer.step()
+    assert optimizer_bytes(optimizer, CPU) > 0
+    with pytest.raises(InvalidInputError, match=r"'closure'\); give the bytes of its state"):
+        optimizer_bytes(torch.optim.LBFGS(model.parameters()), CPU)  # one step does not tell all of its state
     assert optimizer_bytes(4096, CPU) == 4096
     with pytest.raises(InvalidInputError, match="optimizer is -1"):
         optimizer_bytes(-1, CPU)
@@ -535,3 +542,25 @@ def test_a_first_step_of_several_graphs_keeps_the_budget(x: torch.Tensor) -> Non
     assert {str(one.result.schedule.steps) for one in made} == {str(plan.result.schedule.steps)}
     plan.remove()
     assert plan.verify(model, (x,)).peak_memory <= plan.result.schedule.budget
+
+
+def test_verify_leaves_gradients_and_their_hooks_as_they_are(model: nn.Sequential) -> None:
+    """An input lost its gradient, and an optimiser within the backward stepped."""
+    x = torch.randn(64, 32, requires_grad=True)
+    called: list[torch.Tensor] = []
+    for one in (x, *model.parameters()):
+        one.grad = torch.ones_like(one)
+        one.register_post_accumulate_grad_hook(called.append)
+    before = [one.grad for one in (x, *model.parameters())]
+    make(model, x, "100%").verify(model, (x,))
+    assert all(one.grad is kept for one, kept in zip((x, *model.parameters()), before, strict=True))
+    assert called == []
+    model(x).sum().backward()
+    assert len(called) == len(before)
+
+
+def test_a_look_leaves_no_gradient_on_inputs_without_data() -> None:
+    with FakeTensorMode():
+        model, x = blocks(2), torch.randn(8, 32, requires_grad=True)
+    make(model, x, "100%", device="v100")
+    assert x.grad is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +15,8 @@ from torch.nn import functional
 import memsched as ms
 import memsched.torch as mt
 from memsched.errors import InfeasibleError, InvalidInputError
-from memsched.torch import CaptureError, StepPlan
+from memsched.torch import CaptureError, StepPlan, trial, verify
+from memsched.torch.trial import Step
 
 V100 = "v100:pcie3"
 
@@ -231,3 +234,65 @@ def test_batches_that_the_model_refuses_are_no_parts() -> None:
     )
     assert all(batch > 1 for batch, _ in plan.result.schedule.rounds)
     plan.verify(*inputs)
+
+
+def test_verify_leaves_gradients_and_their_hooks_as_they_are() -> None:
+    """Inputs kept the sum of its gradients, and an optimiser within the backward stepped, that of the loss too."""
+    model, x = mlp()
+    x.requires_grad_(True)
+    scale = nn.Parameter(torch.ones(32))
+    learning, called = [*model.parameters(), scale], list[torch.Tensor]()
+    for one in (x, *learning):
+        one.register_post_accumulate_grad_hook(called.append)
+    plan = mt.plan_step(model, (x,), lambda out: loss(out * scale), budget="100%", planner="selective", time_limit=1)
+    plan.verify(x)
+    assert called == []
+    assert all(one.grad is None for one in (x, *learning))
+    x.grad = before = torch.ones_like(x)
+    plan.verify(x)
+    assert x.grad is before
+    assert torch.equal(before, torch.ones_like(x))
+    x.grad = None
+    state = torch.get_rng_state()
+    plan.step(x)
+    assert len(called) == 1 + len(learning)
+    found, x.grad = x.grad, None
+    torch.set_rng_state(state)
+    loss(model(x) * scale).backward()
+    assert x.grad is not None
+    assert torch.equal(found, x.grad)
+
+
+def test_verify_compares_the_gradients_of_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = mlp()
+    x.requires_grad_(True)
+    seen: list[Step] = []
+    monkeypatch.setattr(verify, "first_difference", lambda expected, found: seen.append(found))
+    mt.plan_step(model, (x,), loss, budget="100%", planner="selective", time_limit=1).verify(x)
+    assert all(one.gradients["input 0"] is not None for one in seen)
+    assert seen
+
+
+@pytest.mark.parametrize("kind", ["plan", "plan_step"])
+def test_ctrl_c_while_a_model_is_put_back_leaves_nothing_changed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 8), nn.BatchNorm1d(8))
+    given, plain = torch.randn(16, 8), trial.Originals.put_back
+    before = {name: value.clone() for name, value in net.named_buffers()}
+
+    def interrupted(self: trial.Originals) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        plain(self)
+
+    def look() -> None:
+        if kind == "plan":
+            found = mt.plan(net, (given,), budget="100%", loss=lambda out: out.square().mean())
+            monkeypatch.setattr(trial.Originals, "put_back", interrupted)
+            found.verify(net, (given,))
+        else:
+            step = mt.plan_step(net, (given,), lambda out: out.square().mean(), budget="100%")
+            monkeypatch.setattr(trial.Originals, "put_back", interrupted)
+            step.verify(given)
+
+    with pytest.raises(KeyboardInterrupt):
+        look()
+    assert all(torch.equal(value, before[name]) for name, value in net.named_buffers())

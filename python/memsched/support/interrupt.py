@@ -1,4 +1,4 @@
-"""Ctrl-C in a sweep or an import: delivered once, and only where nothing is half done. In a picture: not lost."""
+"""Ctrl-C in a sweep, an import, or while a model is put back: where nothing is half done. In a picture: not lost."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import is_lazy
 
 from memsched.errors import InvalidInputError
+from memsched.support.interrupt import Interrupts
 
 
 def named_places(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -74,7 +75,8 @@ def unchanged(model: nn.Module, *others: Any, tensors: bool = True) -> Iterator[
     try:
         yield
     finally:
-        held.put_back()
+        with Interrupts():
+            held.put_back()
 
 
 @contextlib.contextmanager
@@ -127,18 +129,28 @@ def gradients_put_back(leaves: Iterable[torch.Tensor]) -> Iterator[None]:
     try:
         yield
     finally:
-        for leaf, gradient in held:
-            leaf.grad = gradient
+        with Interrupts():
+            for leaf, gradient in held:
+                leaf.grad = gradient
 
 
 @contextlib.contextmanager
 def gradients_aside(leaves: Iterable[torch.Tensor]) -> Iterator[None]:
-    """They have no `.grad` here, and get theirs back."""
+    """They have no `.grad` here, nor hooks that run once it is complete and may step an optimiser; both come back."""
     leaves = list(leaves)
+    hooks = {id(leaf): leaf._post_accumulate_grad_hooks or {} for leaf in leaves}
+    before = {key: dict(those) for key, those in hooks.items()}
     with gradients_put_back(leaves):
-        for leaf in leaves:
-            leaf.grad = None
-        yield
+        try:
+            for leaf in leaves:
+                leaf.grad = None
+            for those in hooks.values():
+                those.clear()
+            yield
+        finally:
+            with Interrupts():
+                for key, those in hooks.items():
+                    those.update(before[key])
 
 
 _CONTAINERS = (dict, list, set, deque, OrderedDict, defaultdict)  # of these alone it is known what reading does

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.optim import optimizer as _optimizers
 
 from memsched.errors import InvalidInputError, shown
 from memsched.problems.specs import parse_optimizer
@@ -22,11 +23,13 @@ from memsched.torch.module_state import generators_unchanged
 from memsched.torch.nests import tensors_of
 
 
-def optimizer_bytes(optimizer: torch.optim.Optimizer | int | None, device: torch.device) -> int:
+def optimizer_bytes(
+    optimizer: torch.optim.Optimizer | int | None, device: torch.device, *, stepping: bool = False
+) -> int:
     """Bytes of the optimiser's state on the device, once it has stepped all that it trains.
 
     What it has already is measured. For trained parameters without state, one step of its like is made on parameters
-    without data. A number is taken as declared.
+    without data. A number is taken as declared. `stepping`: it has to step tensors without data in any case.
     """
     if optimizer is None:
         return 0
@@ -39,8 +42,8 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer | int | None, device: torch
         )
     inner = getattr(optimizer, "optimizer", None)
     if isinstance(inner, torch.optim.Optimizer) and inner.state is optimizer.state:
-        return optimizer_bytes(inner, device)  # which it wraps, as those of accelerate do
-    state = [*tensors_of(dict(optimizer.state)), *_state_after_one_step(optimizer)]
+        return optimizer_bytes(inner, device, stepping=stepping)  # which it wraps, as those of accelerate do
+    state = [*tensors_of(dict(optimizer.state)), *_state_after_one_step(optimizer, stepping)]
     return distinct_bytes([tensor for tensor in state if tensor.device.type in (device.type, "meta")])
 
 
@@ -54,12 +57,68 @@ def check_owner(optimizer: Any, model: torch.nn.Module) -> None:
         )
 
 
+def check_step(optimizer: torch.optim.Optimizer) -> None:
+    """Refuse one whose step calls code that is not run here: the caller's hooks, or what took the place of `step`."""
+    inner = (one for one in vars(optimizer).values() if isinstance(one, torch.optim.Optimizer))
+    for one in (optimizer, *inner):
+        names = [str(getattr(called, "__name__", type(called).__name__)) for called in _around_step(one)]
+        if names:
+            raise InvalidInputError(
+                f"the step of {type(one).__name__} also calls {', '.join(names)}, which is not run before training, so "
+                "what it holds would not count; remove the hook while you ask, and give what it holds as reserve=..."
+            )
+
+
+def _around_step(optimizer: torch.optim.Optimizer) -> list[Any]:
+    """What runs with each step, but for what PyTorch and we have put there."""
+    hooks = [_optimizers._global_optimizer_pre_hooks, _optimizers._global_optimizer_post_hooks]
+    # What wraps an optimiser, such as that of accelerate, may have none.
+    hooks += [vars(optimizer).get(f"_optimizer_step_{when}_hooks", {}) for when in ("pre", "post")]
+    found: list[Any] = [hook for those in hooks for hook in those.values()]
+    own = vars(optimizer).get("step")  # such as a scheduler's, which wraps that of the class
+    while own is not None and getattr(own, "__func__", own) is not type(optimizer).step:
+        found.append(own)
+        own = getattr(own, "__wrapped__", None)
+    return [one for one in found if _root(one) not in ("torch", "memsched")]
+
+
+def _root(called: Any) -> str:
+    """The package whose code a callable is, whatever it wraps."""
+    called = getattr(called, "func", getattr(called, "__func__", called))
+    name = getattr(called, "__globals__", {}).get("__name__", type(called).__module__)
+    return str(name).partition(".")[0]
+
+
+def cannot_step(optimizer: torch.optim.Optimizer, error: Exception, *, stepping: bool) -> InvalidInputError:
+    """What is told of an optimiser that does not step tensors without data; one step with data may help."""
+    needed = [one for one in inspect.signature(type(optimizer).step).parameters.values() if one.default is one.empty]
+    alone = all(one.name == "self" or one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in needed)
+    once = "step it once, or " if alone and not stepping and not optimizer.state else ""
+    said = str(error).partition("\n")[0]
+    return InvalidInputError(
+        f"a copy of {type(optimizer).__name__} cannot step tensors without data ({said}); {once}give the bytes of its "
+        "state as a number: optimizer=..."
+    )
+
+
+def trained_by(optimizer: Any) -> list[torch.Tensor]:
+    """Its parameters, of whichever model."""
+    groups = optimizer.param_groups if isinstance(optimizer, torch.optim.Optimizer) else []
+    return [one for group in groups for one in group["params"]]
+
+
+def bytes_beside(optimizer: Any, model: torch.nn.Module) -> int:
+    """Of what it trains that is not the model's, such as a loss or another model, and of gradients that are there."""
+    own = set(map(id, model.parameters()))
+    others = [one for one in trained_by(optimizer) if id(one) not in own]
+    return distinct_bytes([*others, *(one.grad for one in others)])
+
+
 def is_strange(optimizer: Any, parameters: Iterable[torch.Tensor]) -> bool:
     """Whether it trains none of these parameters, of which there are some, nor what may be copies or shards of them."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         return False
-    own = list(parameters)
-    trained = [one for group in optimizer.param_groups for one in group["params"]]
+    own, trained = list(parameters), trained_by(optimizer)
     if not {id(one) for one in own}.isdisjoint(map(id, trained)):
         return False
     return bool(own) and not {one.shape for one in trained} <= {one.shape for one in own}
@@ -104,7 +163,7 @@ def kind_of_state(optimizer: torch.optim.Optimizer | int | None) -> tuple[Any, .
     return tuple(found)
 
 
-def _state_after_one_step(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+def _state_after_one_step(optimizer: torch.optim.Optimizer, stepping: bool) -> list[torch.Tensor]:
     """The state of the trained parameters that have none yet. The optimiser itself is left alone."""
     groups = [group["params"] for group in optimizer.param_groups]
     fresh = [[one for one in group if one.requires_grad and one not in optimizer.state] for group in groups]
@@ -126,11 +185,7 @@ def _state_after_one_step(optimizer: torch.optim.Optimizer) -> list[torch.Tensor
                     parameter.grad = torch.empty_like(parameter)
                 type(trial).step(trial)  # its own `step` may be one that a scheduler has bound to the original
     except Exception as error:
-        first = "" if optimizer.state else "step it once, or "
-        raise InvalidInputError(
-            f"the state of {type(optimizer).__name__} cannot be measured before it has stepped all "
-            f"parameters ({error}); {first}give its bytes as a number: optimizer=..."
-        ) from error
+        raise cannot_step(optimizer, error, stepping=stepping) from error
     return tensors_of(dict(trial.state))
 
 

@@ -38,7 +38,7 @@ from memsched.torch.errors import CallError, CaptureError, told
 from memsched.torch.machines import MACHINES, machine
 from memsched.torch.module_state import gradients_aside
 from memsched.torch.nests import tensors_of
-from memsched.torch.optimizer_state import optimizer_named
+from memsched.torch.optimizer_state import bytes_beside, check_owner, optimizer_bytes, optimizer_named
 from memsched.torch.profile import named_model
 from memsched.torch.steady import steady
 from memsched.torch.substitutes import kernels_of, substitute
@@ -110,6 +110,7 @@ def fit(
     True
     """
     check_model(model)
+    check_owner(optimizer, model)
     checks.flag("largest", largest)
     checks.progress(progress)
     bytes_ = _memory(memory, device, model)
@@ -122,7 +123,7 @@ def fit(
         host_memory=host_memory,
         reserve=reserve,
         time_limit=time_limit,
-        optimizer=optimizer,
+        optimizer=None if optimizer is None else optimizer_bytes(optimizer, device_of(model), stepping=True),
     )
     leaves = (one for one in (*model.parameters(), *tensors_of((args, kwargs))) if one.is_leaf)
     with told(model, args, kwargs, loss), gradients_aside(leaves):  # a step releases them before it computes others
@@ -191,8 +192,9 @@ class _Asked:
     ) -> None:
         self._progress, self._doing = progress, ""
         self._model, self._given, self._loss = model, (args, kwargs), loss
-        self._optimizer, self._options, self._memory = optimizer, options, memory
+        self._optimizer, self._memory = optimizer, memory
         self._reserve = parse_bytes(options.reserve, "reserve")
+        self._options = replace(options, reserve=self._reserve + bytes_beside(optimizer, model))
         modelled = options.device != "here" and device_of(model).type == "cpu"
         self._capability = machine(options.device)[0].capability if modelled else None
         self._batch = batch_of(self._given)
@@ -216,7 +218,9 @@ class _Asked:
         if largest and batch:
             ways = [replace(one, largest_batch=self._largest_of(one.name)) for one in ways]
         most = ways[0].largest_batch or 0
-        held = [_HELD] if any((one.largest_batch or most) < most for one in ways) else []
+        held = [_HELD] if any(one.largest_batch is not None and one.largest_batch < most for one in ways) else []
+        if plain.fits:  # the others are of use where they allow more samples
+            ways[1:] = [one for one in ways[1:] if one.largest_batch is None or one.largest_batch > most]
         times = str(self._at(batch).facts["source"])
         return Fit(
             name=f"{type(self._model).__name__} on {self._shapes()}",
@@ -351,16 +355,9 @@ class _Asked:
     def _steady(self, batch: int, micro_batches: int = 1) -> Steady:
         self._say("counting the bytes of a step", batch)
         args, kwargs = self._given if batch == self._batch else with_batch(self._given, batch)
+        more: dict[str, Any] = {"micro_batches": micro_batches, "capability": self._capability}
         with told_of(batch, self._batch):
-            return steady(
-                self._model,
-                args,
-                kwargs,
-                self._optimizer,
-                self._loss,
-                micro_batches=micro_batches,
-                capability=self._capability,
-            )
+            return steady(self._model, args, kwargs, self._optimizer, self._loss, **more)
 
     def _timed(self, batch: int) -> Timed:
         self._say("capturing a step", batch)

@@ -25,7 +25,7 @@ from memsched.torch.errors import CaptureError
 from memsched.torch.meter import Meter
 from memsched.torch.module_state import generators_unchanged, gradients_aside, leaves_behind, unchanged
 from memsched.torch.nests import tensors_of
-from memsched.torch.optimizer_state import distinct_bytes
+from memsched.torch.optimizer_state import cannot_step, check_step, distinct_bytes, trained_by
 from memsched.torch.substitutes import Calls, Substituted, kernels_of
 from memsched.torch.weightless import Unwritten, fake_mode_of, meta_as_cpu
 
@@ -52,13 +52,17 @@ def steady(
     CaptureError
         The step looks at values of tensors.
     InvalidInputError
-        The model or the optimiser cannot be copied, or the optimiser does not step tensors without data.
+        The model or the optimiser cannot be copied, the optimiser does not step tensors without data, or its step calls
+        hooks.
     """
+    if isinstance(optimizer, torch.optim.Optimizer):
+        check_step(optimizer)
     known = fake_mode_of([*model.parameters(), *model.buffers(), *tensors_of((args, kwargs))])
     mode = known or FakeTensorMode(allow_non_fake_inputs=True)
     left = nullcontext() if known else Leftovers(mode).taken_back()
     model_as_it_was = unchanged(model, loss, tensors=False)
-    grads_aside = gradients_aside(model.parameters())
+    learning = [*model.parameters(), *(one for one in tensors_of((args, kwargs)) if one.is_leaf)]
+    grads_aside = gradients_aside(learning)
     with meta_as_cpu(), generators_unchanged(), optimizer_hooks_aside(), grads_aside, left, model_as_it_was:
         copied = [without_data(mode, model, args, kwargs, optimizer)]
         with mode, torch.enable_grad(), torch.autograd.set_detect_anomaly(False), warnings.catch_warnings():
@@ -131,11 +135,15 @@ class _Counted:
                 self._beside[leaf].grad = leaf.grad
 
     def _release(self) -> None:
-        for one in (*self._parameters(), *self._given()):
+        for one in (*self._learning(), *self._given()):
             one.grad = None
 
-    def _parameters(self) -> list[torch.Tensor]:
+    def _learning(self) -> list[torch.Tensor]:
+        """What a backward gives gradients to."""
         return [*self._model.parameters(), *self._beside.values()]
+
+    def _parameters(self) -> list[torch.Tensor]:
+        return [*self._learning(), *trained_by(self._optimizer)]
 
     def _given(self) -> list[torch.Tensor]:
         return tensors_of((self._args, self._kwargs))
@@ -146,16 +154,14 @@ class _Counted:
         with _metered(self._held) as meter:
             try:
                 type(self._optimizer).step(self._optimizer)
-            except (RuntimeError, TypeError) as error:
-                raise InvalidInputError(
-                    f"{type(self._optimizer).__name__} cannot step tensors without data ({error}); give the bytes of "
-                    "its state as a number: optimizer=..."
-                ) from error
+            except Exception as error:  # of any kind: it is the caller's code
+                raise cannot_step(self._optimizer, error, stepping=True) from error
         return meter.peak
 
     def _gradients(self) -> list[torch.Tensor]:
         named = [*self._model.named_parameters(), *(("the loss", one) for one in self._beside.values())]
         named += [("an input", one) for one in self._given() if one.is_leaf]
+        named += [("the optimizer's", one) for one in trained_by(self._optimizer)]
         found = [(name, one.grad) for name, one in named if one.grad is not None]
         for name, gradient in found:
             if gradient.layout is not torch.strided:

@@ -124,10 +124,15 @@ class StepPlan(ShowsResult):
         model, loss = self._model, self._loss
 
         def trial(step: Callable[..., Any]) -> Step:
-            value = self._take(step, args, own={id(one) for one in (*model.parameters(), *tensors_of(args))})
+            learning = dict(model.named_parameters())
+            learning |= {f"input {k}": one for k, one in enumerate(tensors_of(args)) if one.requires_grad}
+            value = self._take(step, args, own=set(map(id, learning.values())))
+            gradients = {name: one.grad for name, one in learning.items()}
+            for one in learning.values():
+                one.grad = None
             return Step(
                 outputs=[value],
-                gradients={name: one.grad for name, one in model.named_parameters()},
+                gradients=gradients,
                 buffers={name: one.detach().clone() for name, one in model.named_buffers()},
                 random=random_state(self._device),
             )

@@ -11,6 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from memsched.errors import MemschedError
+from memsched.support.interrupt import Interrupts
 from memsched.torch.lanes import as_bytes
 from memsched.torch.module_state import generators_unchanged, gradients_aside, unchanged
 from memsched.torch.nests import leaves_of, tensors_of
@@ -41,16 +42,19 @@ class Step:
 @contextlib.contextmanager
 def untouched(model: torch.nn.Module, inputs: Any = (), loss: Callable[..., Any] | None = None) -> Iterator[None]:
     """Puts model, inputs, loss, gradients and generators back at the end, and modules that the loss reaches."""
-    originals = Originals([*model.parameters(), *model.buffers(), *tensors_of(inputs)])
+    given = tensors_of(inputs)
+    originals = Originals([*model.parameters(), *model.buffers(), *given])
     data = [(parameter, parameter.data) for parameter in model.parameters()]
-    with generators_unchanged(), unchanged(model, loss), gradients_aside(model.parameters()):
+    learning = [*model.parameters(), *(one for one in given if one.is_leaf or one.retains_grad)]
+    with generators_unchanged(), unchanged(model, loss), gradients_aside(learning):
         try:
             yield
         finally:
-            originals.put_back()
-            for parameter, before in data:
-                if parameter.data_ptr() != before.data_ptr():
-                    parameter.data = before
+            with Interrupts():
+                originals.put_back()
+                for parameter, before in data:
+                    if parameter.data_ptr() != before.data_ptr():
+                        parameter.data = before
 
 
 def random_state(device: torch.device) -> list[torch.Tensor]:

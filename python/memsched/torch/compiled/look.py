@@ -83,7 +83,8 @@ def look(
     left = contextlib.nullcontext() if known else Leftovers(mode).taken_back()
     # A model without data is not copied: the look's gradients would stay, and count as the caller's in the next.
     kept = unchanged(model, loss, tensors=False)
-    with meta_as_cpu(), generators_unchanged(), left, kept, gradients_put_back(model.parameters()):
+    learning = [*model.parameters(), *(one for one in tensors_of((args, kwargs)) if one.is_leaf)]
+    with meta_as_cpu(), generators_unchanged(), left, kept, gradients_put_back(learning):
         return _looked_at(mode, without_data(mode, model, args, kwargs), options, loss, within, prepare)
 
 
