@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -75,11 +75,16 @@ def name_of(joint: Joint, storage: int) -> str:
 
 def held_storages(joint: Joint) -> set[int]:
     """Storages that the caller holds: parameters, inputs, results, and the gradient of a loss."""
-    kept = [node for node in joint.results if isinstance(node, fx.Node) and node not in joint.copied]
-    return _constants(joint).union(joint.storages_in((*joint.primals, *kept, *_losses(joint))))
+    return constants(joint).union(joint.storages_in((*joint.primals, *returned(joint), *_losses(joint))))
 
 
-def _constants(joint: Joint) -> set[int]:
+def returned(joint: Joint) -> list[fx.Node]:
+    """The results of a forward that the caller gets."""
+    return [node for node in joint.results if isinstance(node, fx.Node) and node not in joint.copied]
+
+
+def constants(joint: Joint) -> set[int]:
+    """Storages that are there with the graph."""
     return {s.number for s in joint.storages if s.base.op == "get_attr"}
 
 
@@ -90,10 +95,10 @@ def _losses(joint: Joint) -> list[fx.Node]:
 
 def held_by_caller(joint: Joint, sizes: Sizes) -> Resident:
     """What the graph itself tells of the bytes that no plan moves: all but what it is given."""
-    constants = _constants(joint)
+    own = constants(joint)
     return Resident(
-        parameters=sizes.total(constants),
-        results=sizes.total(held_storages(joint).difference(joint.storages_in(joint.primals), constants)),
+        parameters=sizes.total(own),
+        results=sizes.total(held_storages(joint).difference(joint.storages_in(joint.primals), own)),
         updates=sizes.total(joint.storages_in(joint.updated)),
         random=sum(_STATE_BYTES for one in joint.operations if one.random) if joint.device.type == "cpu" else 0,
     )
@@ -114,6 +119,8 @@ class Visit:
     parameters: frozenset[int] = frozenset()
     leaves: Sequence[int] = ()  # places of others whose gradients autograd keeps
     beside: int = 0  # bytes of the gradients that arrive otherwise than traced, while PyTorch copies them
+    # By the place of a primal that an earlier visit of the step has returned: which visit, and a number of its memory.
+    flows: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def loss_gradients(self) -> int:
@@ -139,7 +146,7 @@ class Visit:
     def copies_of(self, places: Iterable[int]) -> int:
         """Bytes of the gradients of some primals that autograd copies, as their memory is not theirs alone."""
         joint = self.joint
-        given = set(joint.storages_in(joint.primals)) | _constants(joint)
+        given = set(joint.storages_in(joint.primals)) | constants(joint)
         users = Counter(n for node in joint.gradients if isinstance(node, fx.Node) for n in joint.storages_of(node))
         found = 0
         for k in places:
@@ -164,6 +171,14 @@ class Visit:
         return self.sizes.total(self.joint.storages_in(self.joint.gradients)) + self.copies
 
     @property
+    def on_the_way(self) -> dict[tuple[int, int], int]:
+        """Of these, the bytes of gradients that earlier visits take, by `flows`."""
+        joint, first = self.joint, self.joint.tokens
+        others = joint.storages_in(one for k, one in enumerate(joint.gradients, first) if k not in self.flows)
+        taken = {to: set(joint.storages_in([joint.gradients[k - first]])) for k, to in self.flows.items()}
+        return {to: self.sizes.total(own.difference(others)) for to, own in taken.items()}
+
+    @property
     def parameter_gradients(self) -> list[int]:
         """Bytes of each gradient of a parameter."""
         first = self.joint.tokens
@@ -183,18 +198,20 @@ def step_graph(
 
     What the caller holds is resident: its tensors have no bytes, and only order the ops. So have the tensors that keep
     operations with effects, and those that draw random numbers, in their order. The gradients of a backward stay with
-    the caller while those after it run, which have them as workspace; so they have in their forward, too.
+    the caller while those after it run, up to one that takes them; these have them as workspace, in their forward, too.
 
     `visits` are in the order of their forwards, `returns` tells the order of their backwards, and `seconds` has those
     of each visit's operations.
     """
     value = visits[-1].loss.value
     parts = [_Part(visit, seconds[k], prefix(k, len(visits)), value) for k, visit in enumerate(visits)]
-    gathered, known = 0, set[tuple[int, frozenset[int]]]()
+    gathered, known, waiting = 0, set[tuple[int, frozenset[int]]](), dict[tuple[int, int], int]()
     for k in returns:
-        visit = visits[k]
-        parts[k].gathered = gathered
-        gathered += visit.gradient_bytes
+        visit, coming = visits[k], visits[k].on_the_way
+        waiting = {to: size for to, size in waiting.items() if to[0] != k}
+        parts[k].gathered = gathered + sum(waiting.values())
+        gathered += visit.gradient_bytes - sum(coming.values())
+        waiting = coming | waiting  # of two for the same, the sum stays
         if (id(visit.joint), visit.parameters) in known:  # autograd adds to what an earlier call has returned, in place
             gathered -= sum(visit.parameter_gradients) + visit.copies_of(visit.static)
             parts[k].copies -= visit.copies_of(visit.static)

@@ -15,6 +15,7 @@ import torch
 from memsched.errors import InfeasibleError
 from memsched.support.documents import Document
 from memsched.support.units import format_bytes
+from memsched.torch.compiled.as_graph import Resident, Visit
 from memsched.torch.compiled.held import (
     Call,
     Due,
@@ -31,7 +32,7 @@ from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, plan_and_document, plan_carefully
 from memsched.torch.compiled.private import in_backward, saving_is_hooked
 from memsched.torch.compiled.sizes import NO_LOSS, LossBytes
-from memsched.torch.compiled.spans import Spanned
+from memsched.torch.compiled.spans import Spanned, spanned
 from memsched.torch.compiled.unit import Unit, Version
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.compiled.watch import Watch
@@ -256,8 +257,7 @@ class Group:
         plans = [unit.versions[call.version].plan for unit, call in zip(units, calls, strict=True)] if alive else ()
         if unseen := self.watch.end(plans):
             self._learn(unseen)
-        spans = self.options.mode == "eager"  # compiled graphs are planned one by one
-        if spans and len(calls) > 1 and alive and self._met_order(path, order):
+        if len(calls) > 1 and alive and self._met_order(path, order):
             if not all(call.recorded for call in calls):
                 self._look_again(path)
                 return
@@ -309,18 +309,18 @@ class Group:
     def _span(self, units: Sequence[Unit], calls: Sequence[Call], path: Path) -> None:
         """One plan for all graphs of a step. The steps that begin alike must fit beside it."""
         visits, orders = visits_of(units, calls, self._loss), self._orders[path][::-1]
-        held = held_in_step(calls, visits, self.options)
-        plan, document = plan_and_document(visits, orders[0], held, self.options, self._plans, orders[1:])
-        step = Spanned([call.unit for call in calls], visits, held, orders, plan, document["seconds"])
+        step = spanned(units, visits, held_in_step(calls, visits, self.options), orders, self.options, self._plans)
+        plan = step.plan
+        followed = [unit.versions[call.version] for unit, call in zip(units, calls, strict=True)]
+        if self.options.mode == "inductor" and not step.fits(followed, plan):
+            said = "the last step exceeded the budget, as its graphs were planned one by one when they first ran "
+            warnings.warn(said + "together; one plan spans them from now on", UnplannedWarning, stacklevel=2)
         self._spanned = {one: known for one, known in self._spanned.items() if known.alive and one != path}
         alike = {one: known for one, known in self._spanned.items() if one[0] == path[0]}
         for tried in (plan, *(step.with_less(self.options, share) for share in _SHARES if alike)):
             if tried is None:
                 continue
-            visited = enumerate(zip(units, visits, strict=True))
-            made = {
-                path[: k + 1]: unit.add(tried, k, len(calls), visit.sizes, visit.beside) for k, (unit, visit) in visited
-            }
+            made = {path[: k + 1]: version for k, version in enumerate(step.add(units, tried))}
             keeps = {here: unit.versions[made[here]].kept for here, unit in zip(made, units, strict=True)}
             old = {here: self._planned[here] for here in made if any(one[: len(here)] == here for one in alike)}
             small = {here: one for here, one in old.items() if units[len(here) - 1].versions[one].kept <= keeps[here]}
@@ -351,10 +351,7 @@ class Group:
         if unit.joint.device.type != "cuda":  # whose allocator knows
             held = replace(held, others=held.others + self._kept())
         if not eager:
-            from memsched.torch.compiled.fit import fit  # Inductor takes seconds to import
-
-            fitted = fit(visit, held, self.options)
-            found.append(unit.add_code(fitted.plan, fitted.forward, fitted.backward, visit.beside))
+            found.append(self._compiled(unit, visit, held))
             return found[-1]
         try:
             if len(found) == _MOST_ALONE - 1:
@@ -367,6 +364,20 @@ class Group:
             plan = plan_carefully(visit, held, self.options)
         found.append(unit.add(plan, 0, 1, visit.sizes, visit.beside))
         return found[-1]
+
+    def _compiled(self, unit: Unit, visit: Visit, held: Resident) -> int:
+        """The same, compiled by Inductor."""
+        from memsched.torch.compiled.fit import Fitting  # Inductor takes seconds to import
+
+        fitting = Fitting([unit.halves(visit)], [visit], held, self.options)
+        try:
+            plan, (way,) = fitting.fit()
+        except InfeasibleError as error:
+            found = fitting.within(replace(self.options, budget=error.min_memory)) if self._calls else 0
+            if isinstance(found, int):
+                raise
+            plan, (way,) = found
+        return unit.add_code(plan, visit, way, fitting.counted([way]).kept[0])
 
     def _kept(self) -> int:
         """Bytes that the plans of the step's forwards so far keep for their backwards."""

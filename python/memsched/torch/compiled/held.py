@@ -35,6 +35,8 @@ class Key(NamedTuple):
     leaves: tuple[int, ...]  # places of its inputs whose gradients autograd keeps
 
 
+_MARKER = 16  # bytes
+
 Path = tuple[Key, ...]  # the calls of a step up to one of them
 
 
@@ -61,6 +63,7 @@ class Call:
     again: tuple[Any, ...] = ()  # what tells it, if it runs again in a backward, as under `torch.utils.checkpoint`
     recorded: bool = False
     given: dict[int, tuple[int, bool]] = field(default_factory=dict)  # by storage: bytes, and whether it lasts
+    inputs: dict[int, int] = field(default_factory=dict)  # storages of what does not last, by place
     gradients: dict[int, int] = field(default_factory=dict)  # bytes by storage, of those that parameters had before
     results: dict[int, int] = field(default_factory=dict)  # bytes by storage
 
@@ -71,6 +74,8 @@ class Call:
             if isinstance(one, torch.Tensor) and one.device == unit.joint.device:
                 storage, gradient = one.untyped_storage(), gradient_of(one)
                 self.given[identities.of(storage)] = storage.nbytes(), k in unit.static
+                if k not in unit.static:
+                    self.inputs[k] = identities.of(storage)
                 if gradient is not None:
                     storage = gradient.untyped_storage()
                     self.gradients[identities.of(storage)] = storage.nbytes()
@@ -96,6 +101,7 @@ class Due:
 
 def visits_of(units: Sequence[Unit], calls: Sequence[Call], loss: LossBytes) -> list[Visit]:
     """Of these calls; the caller's loss runs after the last of them."""
+    made = {key: k for k, call in enumerate(calls) for key in call.results}  # storages, by who returned them last
     found = [
         Visit(
             unit.joint,
@@ -104,8 +110,9 @@ def visits_of(units: Sequence[Unit], calls: Sequence[Call], loss: LossBytes) -> 
             parameters=frozenset(key for key, (_, lasts) in call.given.items() if lasts),
             leaves=call.key.leaves,
             beside=unit.beside.get(call.key.numbers, 0),
+            flows={place: (made[key], key) for place, key in call.inputs.items() if made.get(key, k) < k},
         )
-        for unit, call in zip(units, calls, strict=True)
+        for k, (unit, call) in enumerate(zip(units, calls, strict=True))
     ]
     results = held_by_caller(found[-1].joint, found[-1].sizes).results
     return [*found[:-1], replace(found[-1], loss=loss.with_results(results))]
@@ -121,12 +128,14 @@ def held_in_step(calls: Sequence[Call], visits: Sequence[Visit], options: Option
         results |= call.results
         gradients |= call.gradients
     own = [held_by_caller(visit.joint, visit.sizes) for visit in visits]
-    if calls[-1].results:
-        results[-1] = sum(visit.loss_gradients for visit in visits)
-    else:  # they are not there yet
-        results[-1] = own[-1].results
     device = visits[0].joint.device
     others = 0
+    if calls[-1].results:
+        results[-1] = sum(visit.loss_gradients for visit in visits)
+    else:  # they are not there yet; those of the calls before are inputs, or none of this visit's
+        others = sum(size for key, size in results.items() if key not in given)
+        results = {-1: own[-1].results}
+    others += _MARKER * sum(unit.marked for call in calls if (unit := call.unit()) is not None)
     if device.type == "cuda":
         known = sum(size for size, _ in given.values()) + sum(gradients.values())
         others = max(0, torch.cuda.memory_allocated(device) - known) + context_bytes(device)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from memsched._core import Schedule
+from memsched._core import Graph, Schedule
 from memsched.errors import InfeasibleError, MemschedError
 from memsched.planners.registry import min_memory
 from memsched.problems.problem import peak_memory, simulate
-from memsched.torch.compiled.as_graph import Resident, Visit, joined, step_graph
+from memsched.support.documents import Document
+from memsched.torch.compiled.as_graph import Resident, Visit, joined, prefix, step_graph
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, plan_and_document
 from memsched.torch.compiled.unit import Unit, Version
+
+if TYPE_CHECKING:
+    from memsched.torch.compiled.fit import Fitted, Fitting
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,7 @@ class Spanned:
     held: Resident
     orders: Sequence[Sequence[int]]
     plan: CompiledPlan
-    seconds: Sequence[Sequence[float]]
+    seconds: Sequence[Sequence[float]] = ()
 
     @property
     def alive(self) -> bool:
@@ -43,6 +47,11 @@ class Spanned:
         """Those that its graphs follow, by the calls up to each of them."""
         units = [unit() for unit in self.units]
         return [unit.versions[planned[path[: k + 1]]] for k, unit in enumerate(units) if unit is not None]
+
+    def add(self, units: Sequence[Unit], plan: CompiledPlan) -> list[int]:
+        """The versions of its graphs that follow a plan."""
+        each = enumerate(zip(units, self.visits, strict=True))
+        return [unit.add(plan, k, len(units), visit.sizes, visit.beside) for k, (unit, visit) in each]
 
     def with_less(self, options: Options, share: float) -> CompiledPlan | None:
         """A plan that leaves more room, if there is one: for a share of the way from the least memory to the budget."""
@@ -67,3 +76,66 @@ class Spanned:
             except MemschedError:
                 return False
         return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpannedCode(Spanned):
+    """A step whose graphs Inductor compiles."""
+
+    fitting: Fitting
+    fitted: dict[int, Fitted]  # by the plan's identity, how its graphs run
+
+    @property
+    def enough(self) -> int:
+        """Memory for the step with everything kept."""
+        return self.fitting.enough
+
+    def add(self, units: Sequence[Unit], plan: CompiledPlan) -> list[int]:
+        """Compile a plan."""
+        ways = self.fitted[id(plan)].ways
+        kept = self.fitting.counted(ways).kept
+        return [
+            unit.add_code(plan, visit, ways[k], kept[k], prefix(k, len(units)))
+            for k, (unit, visit) in enumerate(zip(units, self.visits, strict=True))
+        ]
+
+    def with_less(self, options: Options, share: float) -> CompiledPlan | None:
+        """A plan that leaves more room, if there is one: for a share of the way from about the least memory."""
+        memory, graph = self.plan.result.schedule.budget, self.plan.result.problem
+        assert isinstance(graph, Graph)
+        least = min(memory, min_memory(graph))
+        found = self.fitting.within(replace(options, budget=int(least + share * (memory - least))))
+        if isinstance(found, int):
+            return None
+        self.fitted[id(found.plan)] = found
+        return found.plan
+
+    def fits(self, versions: Sequence[Version], known: CompiledPlan) -> bool:
+        """Whether the code fits the budget if its graphs follow these versions."""
+        if all(one.plan is known for one in versions):
+            return True
+        from memsched.torch.compiled.halves import Way  # Inductor takes seconds to import
+
+        ways = [Way(one.forward_steps, one.backward_steps, one.reuse) for one in versions]
+        return self.plan.process_bytes(self.fitting.counted(ways).peak) <= self.plan.result.schedule.budget
+
+
+def spanned(
+    units: Sequence[Unit],
+    visits: Sequence[Visit],
+    held: Resident,
+    orders: Sequence[Sequence[int]],
+    options: Options,
+    known: Mapping[str, Document],
+) -> Spanned:
+    """Plan a step of several graphs."""
+    alive = [unit.itself for unit in units]
+    if options.mode == "eager":
+        plan, document = plan_and_document(visits, orders[0], held, options, known, orders[1:])
+        return Spanned(alive, visits, held, orders, plan, document["seconds"])
+    from memsched.torch.compiled.fit import Fitting  # Inductor takes seconds to import
+
+    halves = [unit.halves(visit) for unit, visit in zip(units, visits, strict=True)]
+    fitting = Fitting(halves, visits, held, options, orders)
+    found = fitting.fit()
+    return SpannedCode(alive, visits, held, orders, found.plan, fitting=fitting, fitted={id(found.plan): found})

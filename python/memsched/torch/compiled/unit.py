@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from memsched.errors import MemschedError
-from memsched.torch.compiled.as_graph import LEAVE, Step, prefix, steps_of
+from memsched.torch.compiled.as_graph import LEAVE, Step, Visit, prefix, steps_of
 from memsched.torch.compiled.copies import traffic_on
 from memsched.torch.compiled.joint import Joint, read_joint
 from memsched.torch.compiled.plan import CompiledPlan, bytes_left, room_at_return
@@ -26,6 +26,7 @@ from memsched.torch.meter import Meter
 
 if TYPE_CHECKING:
     from memsched.torch.compiled.group import Group
+    from memsched.torch.compiled.halves import Halves, Way
     from memsched.torch.compiled.held import Due, Key
 
 _SERIAL = itertools.count()
@@ -48,6 +49,7 @@ class Version:
     backward: Boxed
     forward_steps: Sequence[Step] = ()
     backward_steps: Sequence[Step] = ()
+    reuse: bool = False  # compiled code: buffers take the place of freed ones
 
 
 class Unit:
@@ -66,6 +68,8 @@ class Unit:
         self._code: dict[str, tuple[Boxed, Boxed]] = {}
         self._general: dict[int, int] = {}
         self._plain: int | None = None
+        self._halves: dict[Any, Halves] = {}
+        self.marked = False  # the marker of a call counts: AOTAutograd saves it
         # Inductor's code is for all numbers that it is made with.
         loose = self.joint.loose if group.options.mode == "eager" else ()
         self._loose = [node.meta["val"].node.expr in loose for node in self.joint.sizes]
@@ -82,8 +86,10 @@ class Unit:
             and one.device == self.joint.device
         ]
         self.itself = weakref.ref(self)
-        self.returned = [(k, node) for k, node in enumerate(self.joint.results) if self._is_returned(node)]
-        """Tensors that the caller gets, by their places among the results."""
+        self.returned = [
+            (k, node) for k, node in enumerate(self.joint.results) if k >= tokens and self._is_returned(node)
+        ]
+        """Tensors that the caller gets, by their places among the results, of which tokens come first."""
         self.beside: dict[tuple[int, ...], int] = {}
         """By its numbers, the most bytes of gradients that arrived otherwise than traced, beside PyTorch's copies."""
         self._arriving: dict[int, int] = {}  # bytes by storage, of the gradients of the backward that begins
@@ -278,10 +284,20 @@ class Unit:
         self.versions.append(Version(plan, kept, room, next(_SERIAL), *self._code[key], forward, backward))
         return len(self.versions) - 1
 
-    def add_code(self, plan: CompiledPlan, forward: Boxed, backward: Boxed, beside: int) -> int:
-        """Add code for a plan of this graph alone; its number among the versions."""
-        kept, room = bytes_left(plan.result, ""), beside + room_at_return(plan.result, "")
-        self.versions.append(Version(plan, kept, room, next(_SERIAL), forward, backward))
+    def halves(self, visit: Visit) -> Halves:
+        """The graph as Inductor sees it, for the sizes of a visit."""
+        from memsched.torch.compiled.halves import Halves  # Inductor takes seconds to import
+
+        key = visit.sizes.values, tuple(visit.static)
+        if key not in self._halves:
+            self._halves[key] = Halves(visit)
+        return self._halves[key]
+
+    def add_code(self, plan: CompiledPlan, visit: Visit, way: Way, kept: int, own: str = "") -> int:
+        """Compile a visit of a plan, whose names begin with `own`, that keeps so many bytes for its backward."""
+        room = visit.beside + room_at_return(plan.result, own)
+        code = self.halves(visit).compiled(way)
+        self.versions.append(Version(plan, kept, room, next(_SERIAL), *code, way.forward, way.backward, way.reuse))
         return len(self.versions) - 1
 
 

@@ -1,0 +1,173 @@
+"""The code that Inductor makes of one captured graph, and what it holds, counted without data."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from memsched.torch.compiled.as_graph import Step, Visit, constants, returned
+from memsched.torch.compiled.fused import folded_calls
+from memsched.torch.compiled.inductor import Half, lower_copies, stock_saved, with_sizes
+from memsched.torch.compiled.joint import read_joint
+from memsched.torch.compiled.private import Boxed
+from memsched.torch.compiled.rewrite import Rewritten, rewrite
+from memsched.torch.compiled.sizes import Sizes
+from memsched.torch.meter import Meter
+from memsched.torch.weightless import fake_mode_of
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a graph runs: the steps of its forward and its backward, and whether buffers take the place of freed ones."""
+
+    forward: Sequence[Step]
+    backward: Sequence[Step]
+    reuse: bool
+
+    @property
+    def key(self) -> str:
+        """What tells it."""
+        return repr((self.forward, self.backward, self.reuse))
+
+
+class Halves:
+    """A joint graph for one set of sizes, as Inductor sees it, and its code. It went through `inductor.prepare`."""
+
+    def __init__(self, given: Visit) -> None:
+        joint, sizes = given.joint, given.sizes
+        self._values = list(sizes.values)
+        sized = with_sizes(joint.module, sizes.number)
+        saved = stock_saved(sized, len(joint.results), sorted(k - joint.tokens for k in given.static))
+        self.joint = read_joint(sized, len(joint.results), folded_calls(sized, saved))
+        self.sizes = Sizes(self.joint, ())
+        self._dry: dict[str, tuple[Boxed, Boxed]] = {}
+        self._compiled: dict[str, tuple[Boxed, Boxed]] = {}
+
+    def visit(self, given: Visit) -> Visit:
+        """The same run of it, of the operations that Inductor sees."""
+        return replace(given, joint=self.joint, sizes=self.sizes)
+
+    def within(self) -> contextlib.AbstractContextManager[object]:
+        """Around what runs without data."""
+        return fake_mode_of(self.given) or fake_mode_of(self.tangents) or contextlib.nullcontext()
+
+    @property
+    def given(self) -> list[Any]:
+        """Examples of what the forward takes."""
+        return [node.meta["val"] for node in self.joint.primals]
+
+    @property
+    def tangents(self) -> list[Any]:
+        """Examples of the gradients that arrive."""
+        return [node.meta["val"] for node in self.joint.tangents]
+
+    def dry(self, way: Way) -> tuple[Boxed, Boxed]:
+        """What the code of forward and backward allocates and frees."""
+        if way.key not in self._dry:
+            made = self._rewritten(way)
+            forward = self._forward(made, way)
+            first = forward.dry()  # it knows the strides of what it saves only now
+            self._dry[way.key] = first, self._backward(made, forward, way).dry()
+        return self._dry[way.key]
+
+    def compiled(self, way: Way) -> tuple[Boxed, Boxed]:
+        """The code of forward and backward."""
+        if way.key not in self._compiled:
+            made = self._rewritten(way)
+            half = self._forward(made, way)
+            forward = half.compiled()
+            backward = self._backward(made, half, way).compiled()
+            sizes = self._values
+
+            def first(args: list[Any]) -> Sequence[Any]:
+                return [*forward(args), *sizes]
+
+            def second(args: list[Any]) -> Sequence[Any]:
+                del args[: len(sizes)]
+                return backward(args)
+
+            self._compiled[way.key] = first, second
+        return self._compiled[way.key]
+
+    def _rewritten(self, way: Way) -> Rewritten:
+        made = rewrite(self.joint, way.forward, way.backward)
+        lower_copies(made.forward.graph)
+        return made
+
+    def _forward(self, made: Rewritten, way: Way) -> Half:
+        return Half(made.forward, len(self.joint.results), backward=False, reuse=way.reuse)
+
+    def _backward(self, made: Rewritten, forward: Half, way: Way) -> Half:
+        saved = forward.strides[len(self.joint.results) :] if forward.strides else ()
+        return Half(made.backward, len(self.joint.gradients), strides=saved, backward=True, reuse=way.reuse)
+
+
+class Count:
+    """What the code of the graphs of one step holds: forwards one after another, then backwards in some order.
+
+    `kept` are, by visit, the bytes between its forward and its backward beside its results.
+    """
+
+    def __init__(self, halves: Sequence[Halves], visits: Sequence[Visit], ways: Sequence[Way]) -> None:
+        self._halves, self._visits = halves, visits
+        self._code = [one.dry(way) for one, way in zip(halves, ways, strict=True)]
+        self._meter = Meter()
+        self._saved: list[Any] = []
+        self._held: list[Any] = []  # results, gradients of losses, and gradients that stay
+        self._on_the_way: list[dict[int, Any]] = [{} for _ in visits]
+        """By visit, the gradients that wait for its backward, by the memory that they are gradients of."""
+        self._summed = set[tuple[int, frozenset[int]]]()
+        self.kept: list[int] = []
+
+    def peak(self, order: Sequence[int]) -> int:
+        """The most bytes that are allocated at a time, if the backwards run in this order."""
+        with torch.no_grad():
+            for k in range(len(self._visits)):
+                self._forward(k)
+            for k in order:
+                self._backward(k)
+        return self._meter.peak
+
+    def _forward(self, k: int) -> None:
+        halves, before = self._halves[k], self._meter.live
+        joint = halves.joint
+        with halves.within(), self._meter:
+            out = list(self._code[k][0](halves.given))
+        # New values of inputs are dropped once they are copied.
+        self._held += [one for one, node in zip(out, joint.results, strict=False) if node not in joint.copied]
+        self._saved.append(out[len(joint.results) :])
+        del out
+        made = set(joint.storages_in(returned(joint))).difference(joint.storages_in(joint.primals), constants(joint))
+        self.kept.append(self._meter.live - before - halves.sizes.total(made))
+
+    def _backward(self, k: int) -> None:
+        halves, visit, meter = self._halves[k], self._visits[k], self._meter
+        self._on_the_way[k].clear()  # it arrives
+        with halves.within(), meter:
+            arriving = [torch.empty_like(one) for one in halves.tangents]
+            self._held += [one for one in arriving if one.dim() == 0]
+            meter.count((), visit.beside)
+            args = [*self._saved[k], *arriving]
+            self._saved[k] = None
+            del arriving
+            gradients = list(self._code[k][1](args))
+        key = id(visit.joint), visit.parameters
+        again = bool(visit.parameters) and key in self._summed  # added to what an earlier call has returned
+        self._summed.add(key)
+        summed = max(visit.parameter_gradients, default=0) if again else 0
+        copies = visit.copies - (visit.copies_of(visit.static) if again else 0)
+        with halves.within(), meter:  # they stay
+            self._held.append(torch.empty(copies, dtype=torch.uint8, device=halves.joint.device))
+        meter.count((), max(visit.laid_out_anew, summed))
+        for place, one in enumerate(gradients, halves.joint.tokens):
+            if one is None or (again and place in visit.static):
+                continue
+            if place in visit.flows:
+                visit_before, memory = visit.flows[place]
+                self._on_the_way[visit_before].setdefault(memory, one)
+            else:
+                self._held.append(one)
