@@ -221,3 +221,12 @@ def test_a_hundred_thousand_ops_and_a_long_cycle() -> None:
     made.add_edge(count - 1, 0)
     with pytest.raises(ms.InvalidInputError, match=rf"'0' -> '1' -> .* -> '4' -> \.\.\. -> '0' \({count} nodes\)"):
         graph_from_networkx(made)
+
+
+def test_a_cycle_through_a_node_that_is_not_itself() -> None:
+    nan, digraph = float("nan"), nx.DiGraph()
+    for node in ("a", nan, "b"):
+        digraph.add_node(node, time=1, size=1)
+    digraph.add_edges_from([("a", nan), (nan, "b"), ("b", "a")])
+    with pytest.raises(ms.InvalidInputError, match="has a cycle: 'a' -> 'nan' -> 'b' -> 'a'"):
+        ms.Graph.from_networkx(digraph)

@@ -188,9 +188,10 @@ def _order(networkx: Any, digraph: Any, names: Mapping[Node, str]) -> list[Node]
     try:
         return list(networkx.lexicographical_topological_sort(digraph, key=place.__getitem__))
     except networkx.NetworkXUnfeasible:
-        cycle = [node for node, *_ in networkx.find_cycle(digraph)]
-    start = min(range(len(cycle)), key=lambda k: place[cycle[k]])
-    found = [f"'{names[node]}'" for node in (*cycle[start:], *cycle[:start])]
+        numbered = networkx.DiGraph((place[one], place[other]) for one, other in digraph.edges())  # nan is not nan
+        cycle = [node for node, *_ in networkx.find_cycle(numbered)]
+    start, shown = cycle.index(min(cycle)), list(names.values())
+    found = [f"'{shown[node]}'" for node in (*cycle[start:], *cycle[:start])]
     path = " -> ".join([*found[:_SHOWN], *(["..."] if len(cycle) > _SHOWN else []), found[0]])
     raise InvalidInputError(f"digraph has a cycle: {path} ({len(cycle)} nodes); the graph of a training step has none")
 
