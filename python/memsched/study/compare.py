@@ -347,10 +347,7 @@ def _search_limits(problem: Problem) -> dict[str, object]:
 
 
 def _auto(name: str, options: dict[str, object], *, timed: bool = True) -> dict[str, object]:
-    """The options of one planner, with no fewer moves than by default; a time limit replaces the limit in moves.
-
-    timed: whether a clock may end its search.
-    """
+    """Options of one planner, no fewer moves than by default; a time limit, if `timed`, replaces the limit in moves."""
     own, moves = {**AUTO.get(name, {}), **options}, options_of(PLANNERS[name].plan).get("moves")
     if not timed:
         own.pop("time_limit", None)
