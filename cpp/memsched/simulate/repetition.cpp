@@ -112,8 +112,7 @@ class RepetitionScan {
         reserve(outputs + scratch, true);
         live_ += outputs;
         run_ = now_;
-        of_run_.clear(); // what only earlier runs use is back when this one starts
-        of_run_.push_back({now_, scratch});
+        of_run_ = scratch; // what only earlier runs use is back when this one starts
         current_.time = op.choices[at(step.choice)].time;
         current_.gives = scratch;
     }
@@ -161,7 +160,7 @@ class RepetitionScan {
             of_link_.push_back(now);
             freed_ += static_cast<std::uint64_t>(bytes);
         } else if (bytes > 0 && state.run >= 0 && state.run == run_) {
-            of_run_.push_back({now_, bytes});
+            of_run_ += bytes; // not before the run ends, and then at once
         }
     }
 
@@ -171,10 +170,7 @@ class RepetitionScan {
         while (!of_link_.empty() && of_link_.front().free.step <= now_ - static_cast<StepId>(steps_.size())) {
             of_link_.pop_front(); // E9
         }
-        Bytes of_run = 0;
-        if (!is_run) {
-            std::ranges::for_each(of_run_, [&](const Return& one) { of_run += one.bytes; });
-        }
+        const Bytes of_run = is_run ? 0 : of_run_;
         const Bytes of_link = of_link_.empty() ? 0 : static_cast<Bytes>(freed_ - of_link_.front().before);
         Bytes lacking = of_link + of_run - (capacity_ - live_ - bytes);
         if (bytes == 0 || lacking <= 0) {
@@ -196,8 +192,8 @@ class RepetitionScan {
         };
         if (lacking > 0) {
             std::for_each(first, end, [&](const Awaiting& one) { add(one.free); });
-            if (!is_run) {
-                std::ranges::for_each(of_run_, add);
+            if (of_run > 0) {
+                add({run_, of_run});
             }
             current_.may_lack = listed - lacking;
         }
@@ -209,9 +205,8 @@ class RepetitionScan {
     // The end of the fewest first ones that hold that many bytes.
     std::deque<Awaiting>::iterator first_after(Bytes bytes) {
         const std::uint64_t all = of_link_.front().before;
-        return std::ranges::partition_point(of_link_, [&](const Awaiting& one) {
-            return static_cast<Bytes>(one.before - all) < bytes;
-        });
+        return std::ranges::partition_point(
+            of_link_, [&](const Awaiting& one) { return static_cast<Bytes>(one.before - all) < bytes; });
     }
 
     std::uint64_t before(std::deque<Awaiting>::iterator one) const {
@@ -230,7 +225,7 @@ class RepetitionScan {
     std::deque<Awaiting> of_link_;                         // frees that wait for transfers, and may still do
     std::uint64_t freed_ = 0;                              // bytes of all that ever were there, modulo 2^64
     StepId out_of_turn_ = -1;                              // the last of them that may be earlier than the one before
-    std::vector<Return> of_run_;                           // bytes that the last run uses, and gives back
+    Bytes of_run_ = 0;                                     // that the last run uses, and gives back
 };
 
 } // namespace

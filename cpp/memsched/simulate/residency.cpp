@@ -9,7 +9,8 @@ namespace memsched {
 
 std::vector<Stay> residency(const Graph& graph, const StepList& list) {
     if (graph.persistent()) {
-        throw std::invalid_argument("'" + graph.name() + "' has persistent tensors, so its plan is repeated without end, " +
+        throw std::invalid_argument("'" + graph.name() +
+                                    "' has persistent tensors, so its plan is repeated without end, " +
                                     "and has no addresses yet; to place one step, give those tensors the role weight");
     }
     const auto steps = static_cast<StepId>(list.steps.size());
