@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -423,6 +424,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeyp
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own", raising=False)  # of another test
     given = ["fit", "--model", "own:make", "--device", "v100", "-m", "600kB", "--optimizer", "adamw"]
     assert command_line([*given, "-o", "a.png"], standalone_mode=False) in (None, 0)
     said = capsys.readouterr().out

@@ -101,7 +101,6 @@ class Due:
 
 def visits_of(units: Sequence[Unit], calls: Sequence[Call], loss: LossBytes) -> list[Visit]:
     """Of these calls; the caller's loss runs after the last of them."""
-    made = {key: k for k, call in enumerate(calls) for key in call.results}  # storages, by who returned them last
     found = [
         Visit(
             unit.joint,
@@ -110,9 +109,8 @@ def visits_of(units: Sequence[Unit], calls: Sequence[Call], loss: LossBytes) -> 
             parameters=frozenset(key for key, (_, lasts) in call.given.items() if lasts),
             leaves=call.key.leaves,
             beside=unit.beside.get(call.key.numbers, 0),
-            flows={place: (made[key], key) for place, key in call.inputs.items() if made.get(key, k) < k},
         )
-        for k, (unit, call) in enumerate(zip(units, calls, strict=True))
+        for unit, call in zip(units, calls, strict=True)
     ]
     results = held_by_caller(found[-1].joint, found[-1].sizes).results
     return [*found[:-1], replace(found[-1], loss=loss.with_results(results))]
