@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -119,8 +119,6 @@ class Visit:
     parameters: frozenset[int] = frozenset()
     leaves: Sequence[int] = ()  # places of others whose gradients autograd keeps
     beside: int = 0  # bytes of the gradients that arrive otherwise than traced, while PyTorch copies them
-    # By the place of a primal that an earlier visit of the step has returned: which visit, and a number of its memory.
-    flows: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def loss_gradients(self) -> int:
@@ -171,14 +169,6 @@ class Visit:
         return self.sizes.total(self.joint.storages_in(self.joint.gradients)) + self.copies
 
     @property
-    def on_the_way(self) -> dict[tuple[int, int], int]:
-        """Of these, the bytes of gradients that earlier visits take, by `flows`."""
-        joint, first = self.joint, self.joint.tokens
-        others = joint.storages_in(one for k, one in enumerate(joint.gradients, first) if k not in self.flows)
-        taken = {to: set(joint.storages_in([joint.gradients[k - first]])) for k, to in self.flows.items()}
-        return {to: self.sizes.total(own.difference(others)) for to, own in taken.items()}
-
-    @property
     def parameter_gradients(self) -> list[int]:
         """Bytes of each gradient of a parameter."""
         first = self.joint.tokens
@@ -198,20 +188,18 @@ def step_graph(
 
     What the caller holds is resident: its tensors have no bytes, and only order the ops. So have the tensors that keep
     operations with effects, and those that draw random numbers, in their order. The gradients of a backward stay with
-    the caller while those after it run, up to one that takes them; these have them as workspace, in their forward, too.
+    the caller while those after it run, which have them as workspace; so they have in their forward, too.
 
     `visits` are in the order of their forwards, `returns` tells the order of their backwards, and `seconds` has those
     of each visit's operations.
     """
     value = visits[-1].loss.value
     parts = [_Part(visit, seconds[k], prefix(k, len(visits)), value) for k, visit in enumerate(visits)]
-    gathered, known, waiting = 0, set[tuple[int, frozenset[int]]](), dict[tuple[int, int], int]()
+    gathered, known = 0, set[tuple[int, frozenset[int]]]()
     for k in returns:
-        visit, coming = visits[k], visits[k].on_the_way
-        waiting = {to: size for to, size in waiting.items() if to[0] != k}
-        parts[k].gathered = gathered + sum(waiting.values())
-        gathered += visit.gradient_bytes - sum(coming.values())
-        waiting = coming | waiting  # of two for the same, the sum stays
+        visit = visits[k]
+        parts[k].gathered = gathered
+        gathered += visit.gradient_bytes
         if (id(visit.joint), visit.parameters) in known:  # autograd adds to what an earlier call has returned, in place
             gathered -= sum(visit.parameter_gradients) + visit.copies_of(visit.static)
             parts[k].copies -= visit.copies_of(visit.static)

@@ -118,8 +118,6 @@ class Count:
         self._meter = Meter()
         self._saved: list[Any] = []
         self._held: list[Any] = []  # results, gradients of losses, and gradients that stay
-        self._on_the_way: list[dict[int, Any]] = [{} for _ in visits]
-        """By visit, the gradients that wait for its backward, by the memory that they are gradients of."""
         self._summed = set[tuple[int, frozenset[int]]]()
         self.kept: list[int] = []
 
@@ -146,7 +144,6 @@ class Count:
 
     def _backward(self, k: int) -> None:
         halves, visit, meter = self._halves[k], self._visits[k], self._meter
-        self._on_the_way[k].clear()  # it arrives
         with halves.within(), meter:
             arriving = [torch.empty_like(one) for one in halves.tangents]
             self._held += [one for one in arriving if one.dim() == 0]
@@ -164,10 +161,5 @@ class Count:
             self._held.append(torch.empty(copies, dtype=torch.uint8, device=halves.joint.device))
         meter.count((), max(visit.laid_out_anew, summed))
         for place, one in enumerate(gradients, halves.joint.tokens):
-            if one is None or (again and place in visit.static):
-                continue
-            if place in visit.flows:
-                visit_before, memory = visit.flows[place]
-                self._on_the_way[visit_before].setdefault(memory, one)
-            else:
+            if one is not None and not (again and place in visit.static):
                 self._held.append(one)

@@ -35,9 +35,8 @@ class Key(NamedTuple):
     leaves: tuple[int, ...]  # places of its inputs whose gradients autograd keeps
 
 
-_MARKER = 16  # bytes
-
 Path = tuple[Key, ...]  # the calls of a step up to one of them
+_MARKER = 16  # bytes of what tells AOTAutograd's graphs which plan to follow
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +62,6 @@ class Call:
     again: tuple[Any, ...] = ()  # what tells it, if it runs again in a backward, as under `torch.utils.checkpoint`
     recorded: bool = False
     given: dict[int, tuple[int, bool]] = field(default_factory=dict)  # by storage: bytes, and whether it lasts
-    inputs: dict[int, int] = field(default_factory=dict)  # storages of what does not last, by place
     gradients: dict[int, int] = field(default_factory=dict)  # bytes by storage, of those that parameters had before
     results: dict[int, int] = field(default_factory=dict)  # bytes by storage
 
@@ -74,8 +72,6 @@ class Call:
             if isinstance(one, torch.Tensor) and one.device == unit.joint.device:
                 storage, gradient = one.untyped_storage(), gradient_of(one)
                 self.given[identities.of(storage)] = storage.nbytes(), k in unit.static
-                if k not in unit.static:
-                    self.inputs[k] = identities.of(storage)
                 if gradient is not None:
                     storage = gradient.untyped_storage()
                     self.gradients[identities.of(storage)] = storage.nbytes()
