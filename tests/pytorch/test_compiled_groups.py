@@ -16,6 +16,7 @@ from memsched.torch.compiled.groups import plans
 from memsched.torch.compiled.unit import counted
 from pytorch.test_compiled_models import made_since
 
+pytestmark = pytest.mark.filterwarnings("ignore:the last step exceeded the budget, as its graphs were planned")
 Calls = Sequence[Callable[[torch.Tensor], torch.Tensor]]
 Scenario = Callable[[Sequence[nn.Module], Calls, int], list[torch.Tensor]]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from memsched.torch.compiled.copies import traffic_on
 from memsched.torch.compiled.unit import counted
 from memsched.torch.compiled.unplanned import UnplannedWarning
 
+pytestmark = pytest.mark.filterwarnings("ignore:the last step exceeded the budget, as its graphs were planned")
 CPU = torch.device("cpu")
 Kind = tuple[Sequence[int], Sequence[int]]  # which networks run forward, and in which order their losses run backward
 
@@ -44,6 +46,20 @@ class Steps:
             for k in backwards:
                 losses[k].backward()
         return self.given.nbytes + held + meter.peak
+
+
+@pytest.mark.parametrize(("lengths", "budget"), [((3, 3), 450_000), ((3, 3), 560_000), ((3, 3), 900_000), ((2, 4, 1), 480_000)])
+def test_a_first_step_above_the_budget_is_told(lengths: tuple[int, ...], budget: int) -> None:
+    steps = Steps(lengths, budget)
+    forwards = range(len(lengths))
+    peaks, told = [], []
+    for _ in range(4):  # what a step exceeded is told when the next begins
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            peaks.append(steps.peak(forwards, forwards[::-1]))
+        told.append([one for one in caught if "the last step exceeded the budget" in str(one.message)])
+    assert [len(one) for one in told] == [0, int(peaks[0] > budget), 0, 0]
+    assert max(peaks[1:]) <= budget
 
 
 @contextlib.contextmanager

@@ -255,6 +255,7 @@ class Group:
         units = [unit for call in calls if (unit := call.unit()) is not None]
         alive = len(units) == len(calls)
         plans = [unit.versions[call.version].plan for unit, call in zip(units, calls, strict=True)] if alive else ()
+        taken = self.watch.peak
         if unseen := self.watch.end(plans):
             self._learn(unseen)
         if len(calls) > 1 and alive and self._met_order(path, order):
@@ -263,7 +264,7 @@ class Group:
                 return
             self._sought.pop(path, None)
             try:
-                self._span(units, calls, path)
+                self._span(units, calls, path, taken)
             except InfeasibleError as error:  # each graph by itself would run, but not all together
                 self._refused[path] = str(error), error.min_memory
                 self._look_up_anew()
@@ -306,13 +307,16 @@ class Group:
         self._place = Place(tuple(call.key for call in self._calls))
         self._returns, self._seen, self._owners, self._more = [], Memory(), {}, 0
 
-    def _span(self, units: Sequence[Unit], calls: Sequence[Call], path: Path) -> None:
-        """One plan for all graphs of a step. The steps that begin alike must fit beside it."""
+    def _span(self, units: Sequence[Unit], calls: Sequence[Call], path: Path, taken: int | None) -> None:
+        """One plan for all graphs of a step, which took so many bytes, if they were counted.
+
+        The steps that begin alike must fit beside it.
+        """
         visits, orders = visits_of(units, calls, self._loss), self._orders[path][::-1]
         step = spanned(units, visits, held_in_step(calls, visits, self.options), orders, self.options, self._plans)
         plan = step.plan
         followed = [unit.versions[call.version] for unit, call in zip(units, calls, strict=True)]
-        if self.options.mode == "inductor" and not step.fits(followed, plan):
+        if step.exceeded(followed, taken):
             said = "the last step exceeded the budget, as its graphs were planned one by one when they first ran "
             warnings.warn(said + "together; one plan spans them from now on", UnplannedWarning, stacklevel=2)
         self._spanned = {one: known for one, known in self._spanned.items() if known.alive and one != path}

@@ -77,6 +77,10 @@ class Spanned:
                 return False
         return True
 
+    def exceeded(self, followed: Sequence[Version], taken: int | None) -> bool:
+        """Whether its graphs took more than the budget when they followed these versions: so many bytes, if known."""
+        return taken is not None and self.plan.process_bytes(taken) > self.plan.result.schedule.budget
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpannedCode(Spanned):
@@ -118,6 +122,10 @@ class SpannedCode(Spanned):
 
         ways = [Way(one.forward_steps, one.backward_steps, one.reuse) for one in versions]
         return self.plan.process_bytes(self.fitting.counted(ways).peak) <= self.plan.result.schedule.budget
+
+    def exceeded(self, followed: Sequence[Version], taken: int | None) -> bool:
+        """The same, told by the code: where that allocates, nobody counts."""
+        return not self.fits(followed, self.plan)
 
 
 def spanned(

@@ -45,6 +45,11 @@ class Watch:
         """Whether the present step is counted."""
         return self._meter is not None
 
+    @property
+    def peak(self) -> int | None:
+        """The most bytes that the present step has allocated at a time, if it is counted."""
+        return self._meter.peak if self._meter is not None else None
+
     def within(self) -> contextlib.AbstractContextManager[object]:
         """What runs within is a part of the step."""
         return self._meter or contextlib.nullcontext()
