@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -77,13 +78,39 @@ def least(graph: Graph, device: Device) -> int:
     return high
 
 
-def largest_size(fits: Callable[[int], bool], start: int) -> int:
-    """The largest size that fits, if all that are smaller do; 0 if none does."""
+def largest_size(fits: Callable[[int], bool], start: int, guess: Callable[[], float] = lambda: math.nan) -> int:
+    """The largest size that fits, if all that are smaller do; 0 if none does.
+
+    Tried is what the guess says, where that lies between what fits and what does not; every fourth size halves what is
+    left, whatever it says.
+    """
     low, high, size = 0, math.inf, start
-    while high - low > 1:
+    for tried in itertools.count(1):
         low, high = (size, high) if fits(size) else (low, size)
+        if high - low <= 1:
+            break
         size = 2 * low if high == math.inf else (low + int(high)) // 2
+        if tried % 4 and math.isfinite(guessed := guess()):
+            size = int(min(max(guessed, low + 1), high - 1))
     return low
+
+
+def largest_within(need: Callable[[int], float], most: int, start: int, fixed: int) -> int:
+    """The largest size that needs no more than so much; what sizes need is about linear in them, from what is fixed."""
+    known: dict[int, float] = {0: fixed}
+
+    def fits(size: int) -> bool:
+        found = need(size)
+        if math.isfinite(found):
+            known[size] = found
+        return found <= most
+
+    def guess() -> float:
+        near = sorted(known, key=lambda size: abs(known[size] - most))[:2]
+        more = known[near[-1]] - known[near[0]]
+        return near[0] + (near[-1] - near[0]) * (most - known[near[0]]) / more if more else math.nan
+
+    return largest_size(fits, start, guess)
 
 
 def form_of(graph: Graph) -> object:

@@ -118,7 +118,7 @@ class Meter(TorchDispatchMode):
     def _drop(meter: weakref.ref[Meter], key: int) -> None:
         alive = meter()
         if alive is not None:
-            alive.live -= alive._sizes.pop(key)
+            alive.live -= alive._sizes.pop(key, 0)  # an interrupt may have come before its bytes were noted
             alive._makers.pop(key, None)
 
 

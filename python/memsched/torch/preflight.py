@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,6 +25,7 @@ from memsched.torch.batches import (
     batch_of,
     form_of,
     largest_size,
+    largest_within,
     least,
     plan_within,
     scaled,
@@ -247,11 +249,13 @@ class _Asked:
     def _largest_of(self, name: str) -> int | None:
         self._doing = f"largest batch, {name}: "
         if name == "plain":
-            return largest_size(self._plain_fits, self._batch)
+            found = self.steady(self._batch)
+            fixed = found.parameters + found.buffers + found.optimizer + found.gradients + self._reserve
+            return largest_within(self._plain_need, self._memory, self._batch, fixed)
         return self._largest_planned(link=name != "recompute") if name in _PLANNED else None
 
     def _plain(self) -> Way:
-        need = self._plain_need(self._batch)
+        need = self.steady(self._batch).peak_memory + self._reserve
         seconds = self._seconds(self._batch)
         return self._way("plain", need, seconds, _CHECKPOINTED if self._again[self._batch] else "")
 
@@ -298,13 +302,10 @@ class _Asked:
 
     # What a batch needs.
 
-    def _plain_need(self, batch: int) -> int:
-        return self.steady(batch).peak_memory + self._reserve
-
-    def _plain_fits(self, batch: int) -> bool:
+    def _plain_need(self, batch: int) -> float:
         with contextlib.suppress(OtherBatchError):
-            return self._plain_need(batch) <= self._memory
-        return False
+            return self.steady(batch).peak_memory + self._reserve
+        return math.inf
 
     def _updating(self, batch: int) -> int:
         found = self.steady(self._batch)
@@ -326,8 +327,9 @@ class _Asked:
         The bytes of most tensors are linear in the batch. So the graph of any batch follows from those of two that are
         captured; those of the batch that is found, and of the next, are captured, too, and decide.
         """
-        device, near = self._device(link=link), [self._batch]
-        near += [size for size in (2 * self._batch, self._batch // 2, self._batch - 1) if self._is_alike(size)][:1]
+        device, batch = self._device(link=link), self._batch
+        others = dict.fromkeys([*self._again, batch // 2, 2 * batch, batch - 1])  # captured ones first
+        near = [batch, *itertools.islice((one for one in others if one != batch and self._is_alike(one)), 1)]
         for _ in range(_CAPTURES):
             if len(near) < 2:
                 return None

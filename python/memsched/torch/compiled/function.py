@@ -30,7 +30,8 @@ def function_of(unit: Unit, around: Around) -> Callable[..., Any]:
 
         @staticmethod
         def forward(ctx: Any, *args: Any) -> tuple[Any, ...]:
-            ctx.linked = [_link(one) for one in args if isinstance(one, torch.Tensor) and one.requires_grad]
+            asked = [one for one in args if isinstance(one, torch.Tensor) and one.requires_grad]
+            ctx.linked = [one if one.is_leaf else _link(one) for one in asked]
             with around.running():
                 ctx.due, found = unit.begin(list(args))
             # A saved view of a result would keep the node that keeps it.
@@ -107,8 +108,6 @@ def _arriving(unit: Unit, around: Around, gradients: list[Any]) -> tuple[list[An
 @torch.enable_grad()
 def _link(given: torch.Tensor) -> torch.Tensor:
     """A tensor that depends on a given one, and keeps none of its bytes that would not be there without it."""
-    if given.is_leaf:
-        return given
     return (given if given.dim() else given[None]).narrow(0, 0, 0).clone()
 
 
