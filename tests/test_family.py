@@ -137,6 +137,17 @@ def test_families_are_values() -> None:
     assert ms.peak_memory(family) == ms.peak_memory(family.at(8))
 
 
+def test_what_was_read_is_written_again_whole(tmp_path: Path) -> None:
+    """A file of a file had the full batch and 1 alone, and its plans were slower."""
+    family = ms.GraphFamily.from_json(ms.GraphFamily(make, 6).to_json(range(1, 7)))
+    family.save(tmp_path / "family.json")
+    again = ms.GraphFamily.load(tmp_path / "family.json")
+    assert again == family
+    assert again.batches == (1, 2, 3, 4, 5, 6)
+    result = ms.modnn(family, 60, 4)
+    assert ms.Result.from_json(result.to_json()) == result
+
+
 def test_a_pickle_loses_no_batches_in_silence() -> None:
     """It kept the graphs that happened to be made, and planners then split the batch otherwise, or not at all."""
     with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):

@@ -77,8 +77,8 @@ def test_the_next_repetition_overlaps_the_end_of_this_one(bandwidth: float, make
 def test_all_on_the_device_takes_the_sum_of_the_runs() -> None:
     timeline = run("run F, run B, free a, run U, free g", {})
     assert (timeline.makespan, timeline.peak_memory, timeline.bytes_in) == (4.0, 18, 0)
-    assert timeline.memory[0].tolist() == [0.0, 1.0, 3.0]
-    assert timeline.memory[1].tolist() == [14, 18, 16]
+    assert timeline.memory[0].tolist() == [0.0, 0.0, 1.0, 3.0, 4.0]  # from border to border
+    assert timeline.memory[1].tolist() == [12, 14, 18, 16, 12]
 
 
 def test_what_nobody_changed_need_not_be_written_back() -> None:
@@ -192,7 +192,8 @@ def check(case: Case) -> None:
     documents = (problem.to_json(), schedule.to_json(), machine.to_json())
     timeline, report = ms.simulate(*case), ms.validate(*case)
     assert report.makespan == timeline.makespan
-    assert report.peak_memory == timeline.peak_memory <= schedule.budget
+    assert report.peak_memory == timeline.peak_memory == timeline.memory[1].max() <= schedule.budget
+    assert timeline.memory[1][0] == timeline.memory[1][-1]  # as at each border
     whole = {"planner": "by hand", "problem": problem, "schedule": schedule, "device": machine, "runtime": 0.0}
     ms.validate(ms.Result(**whole, timeline=timeline, lower_bound=0.0))  # the memory over time, too
     assert report.lower_bound == pytest.approx(min(ms.bounds(problem, device=machine).best, timeline.makespan))

@@ -2,6 +2,7 @@
 #include "memsched/build/makespans.h"
 #include "memsched/model/fixed_choices.h"
 #include "memsched/planners/classes/baselines.h"
+#include "memsched/planners/classes/class_walk.h"
 #include "memsched/planners/classes/pooch.h"
 #include "memsched/planners/classes/vdnn_sync.h"
 #include "memsched/planners/modnn/modnn.h"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -225,3 +226,35 @@ def test_a_budget_that_holds_the_code_of_the_plain_step_is_enough() -> None:
     with pytest.raises(InfeasibleError) as caught:
         planned(most - 1)
     assert caught.value.min_memory == most
+
+
+class Normed(nn.Module):
+    """What the code of its plans holds goes up and down with what they recompute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(32, 32), nn.BatchNorm1d(24)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.relu(self.norm(self.linear(x)))
+
+
+@pytest.mark.parametrize("layers", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_what_an_error_names_is_enough_and_so_is_all_above(layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from memsched.torch.compiled.fit import Fitting  # Inductor warns as it is imported
+
+    seen: list[Fitting] = []
+    fit = Fitting.fit
+    monkeypatch.setattr(Fitting, "fit", lambda self: (seen.append(self), fit(self))[1])
+    model = nn.Sequential(*(Normed() for _ in range(layers)))
+    options = {"budget": 1, "mode": "inductor", "device": "v100", "bandwidth": 0}
+    with pytest.raises(InfeasibleError) as refused:
+        torch.compile(model, backend="memsched", options=options)(torch.randn(16, 24, 32))
+    fitting, named = seen[0], refused.value.min_memory
+    for share in (0.97, 1, 1.05, 1.1, 1.2)[:: 3 - layers // 2]:
+        budget = int(named * share)
+        found = fitting.within(replace(fitting._options, budget=budget))
+        if isinstance(found, int):
+            assert budget < named == found
+        else:
+            assert found.plan.peak_memory <= budget

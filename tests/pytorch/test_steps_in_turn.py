@@ -48,7 +48,9 @@ class Steps:
         return self.given.nbytes + held + meter.peak
 
 
-@pytest.mark.parametrize(("lengths", "budget"), [((3, 3), 450_000), ((3, 3), 560_000), ((3, 3), 900_000), ((2, 4, 1), 480_000)])
+@pytest.mark.parametrize(
+    ("lengths", "budget"), [((3, 3), 450_000), ((3, 3), 560_000), ((3, 3), 900_000), ((2, 4, 1), 480_000)]
+)
 def test_a_first_step_above_the_budget_is_told(lengths: tuple[int, ...], budget: int) -> None:
     steps = Steps(lengths, budget)
     forwards = range(len(lengths))

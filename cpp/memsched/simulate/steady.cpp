@@ -185,24 +185,18 @@ Steady::Curve Steady::memory() const {
     pace_.spend(Pace::named * static_cast<std::int64_t>(events.size()));
     join_instants(events, same_instant * std::max(times_.through.back(), period_));
     const auto first = [&](StepId repetition) {
-        return std::ranges::find(events, repetition, [&](const MemoryEvent& event) { return event.step / n; })->time;
+        return std::ranges::find(events, repetition, [&](const MemoryEvent& event) { return event.step / n; });
     };
-    const Seconds from = first(1), until = first(2);
-    Curve curve{0, {0}, {0}};
-    Bytes held = at_border_;
-    for (const MemoryEvent& event : events) {
-        held += event.change;
-        if (event.time <= from) {
-            curve.bytes[0] = held;
-        } else if (event.time < until && event.change != 0) {
-            curve.times.push_back(event.time - from);
-            curve.bytes.push_back(held);
+    const auto begin = first(1), end = first(2);
+    Curve curve{0, {0}, {at_border_}};
+    std::for_each(events.begin(), begin, [&](const MemoryEvent& event) { curve.bytes[0] += event.change; });
+    std::for_each(begin, end, [&](const MemoryEvent& event) {
+        if (event.change != 0) {
+            curve.times.push_back(event.time - begin->time);
+            curve.bytes.push_back(curve.bytes.back() + event.change);
         }
-        if (event.step / n == 1) {
-            curve.peak = std::max(curve.peak, held);
-        }
-    }
-    curve.peak = std::max(curve.peak, std::ranges::max(curve.bytes));
+    });
+    curve.peak = std::ranges::max(curve.bytes);
     return curve;
 }
 

@@ -171,13 +171,16 @@ class GraphFamily(Saved):
         """With its function, or with all the graphs it was saved with."""
         if self.batches is None:
             return partial(GraphFamily, name=self.name), (self._make, self.batch)
-        return GraphFamily.from_json, (self.to_json(self.batches),)
+        return GraphFamily.from_json, (self.to_json(),)
 
     def to_json(self, batches: Iterable[int] = ()) -> Document:
-        """The form `memsched-family/1`: the graphs at the full batch, at 1 if it exists, and at the given batches."""
+        """The form `memsched-family/1`: the graphs at the full batch, at 1 if it exists, and at the given batches.
+
+        Of a family that was read from a file: all that it has.
+        """
         if not checks.is_list(batches):
             raise InvalidInputError(f"batches is {shown(batches)}; it must be a list of batch sizes")
-        known = {self.at(batch).batch for batch in (self.batch, *batches)}
+        known = {self.at(batch).batch for batch in (self.batch, *(self.batches or ()), *batches)}
         with suppress(InvalidInputError):
             known.add(self.at(1).batch)
         graphs = [self.at(batch).to_json() for batch in sorted(known, reverse=True)]

@@ -49,7 +49,7 @@ def place(
     ----------
     buffers : iterable of Buffer, Timeline or Result
         A Timeline must come from `simulate` or a planner, for a Chain or a Graph. One of a family, and one that was
-        read from a file, copied or pickled, does not know its buffers: give the Result.
+        read from a file, copied or pickled, does not know its buffers: give the Result. Repeated plans have none.
     capacity : int or str, optional
         Bytes. With a capacity, any placement that fits is accepted; by default the arena is made as low as possible.
     time_limit : float, str or None
@@ -89,7 +89,7 @@ def place(
         if not buffers._knows_blocks:
             raise InvalidInputError(
                 "the timeline does not know its buffers: it is that of a family, or was read from a file, copied or "
-                "pickled; give the Result"
+                "pickled: give the Result; or it is that of a repeated plan, which cannot have addresses yet"
             )
         buffers = as_buffers(residency, None, alignment)
     elif alignment != 1:

@@ -1,19 +1,13 @@
 #include "memsched/planners/classes/pooch.h"
 
-#include "memsched/support/late_acceptance.h"
-
 #include <algorithm>
 #include <limits>
 #include <numeric>
-#include <random>
 
 namespace memsched {
 namespace {
 
 using Classes = std::vector<MapClass>;
-
-constexpr std::int64_t moves_until_return =
-    30; // moves per map without a better plan before the walk returns to the best
 
 // Maps whose transfers, when all maps are swapped, overlap times in which the compute stream is idle: by their offload,
 // and by their prefetch.
@@ -61,8 +55,8 @@ Stalling stalling_maps(const Graph& graph, const Device& device, ClassSearch& se
 
 // If not all maps can be offloaded (no link, or a small host): the best of several mixtures. They offload as many maps
 // as the host takes, the first or the largest ones; of the rest they keep every k-th and, if allowed, recompute the
-// others.
-ClassSolution mixed_start(const Graph& graph, const Device& device, bool recompute, ClassSearch& search) {
+// others. The second is the best of those that recompute none, from which `swap_opt` starts. None if none fits.
+std::vector<ClassSolution> mixed_starts(const Graph& graph, const Device& device, bool recompute, ClassSearch& search) {
     const std::vector<TensorId>& maps = search.maps();
     std::vector<std::size_t> order(maps.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
@@ -79,14 +73,11 @@ ClassSolution mixed_start(const Graph& graph, const Device& device, bool recompu
         }
         std::ranges::stable_sort(order, {}, [&](std::size_t m) { return -graph.tensor(maps[m]).bytes; });
     }
-    ClassSolution best{{}, {}, Simulator::illegal};
+    ClassSolution best{{}, {}, Simulator::illegal}, keeping = best;
     for (const Classes& base : sent) {
         for (std::size_t stride = 1; stride <= (recompute ? maps.size() + 1 : 1); stride += (stride + 3) / 4) {
             if (search.stopped(0)) { // lists that never fit take milliseconds each
-                if (best.makespan == Simulator::illegal) {
-                    throw Stopped{};
-                }
-                return best;
+                break;
             }
             Classes classes = base;
             std::size_t rest = 0;
@@ -95,16 +86,19 @@ ClassSolution mixed_start(const Graph& graph, const Device& device, bool recompu
                     one = MapClass::keep;
                 }
             }
-            ClassSolution found = search.with_best_rule(std::move(classes));
-            if (clearly_less(found.makespan, best.makespan)) {
-                best = std::move(found);
-            }
+            const ClassSolution found = search.with_best_rule(std::move(classes));
+            best = clearly_less(found.makespan, best.makespan) ? found : best;
+            keeping = stride == 1 && clearly_less(found.makespan, keeping.makespan) ? found : keeping;
         }
     }
-    if (best.makespan == Simulator::illegal && search.stopped(0)) { // a list was perhaps abandoned
-        throw Stopped{};
+    if (best.makespan == Simulator::illegal) {
+        if (search.stopped(0)) { // a list was perhaps abandoned
+            throw Stopped{};
+        }
+        return {};
     }
-    return best;
+    const bool alike = keeping.makespan == Simulator::illegal || keeping.classes == best.classes;
+    return alike ? std::vector{best} : std::vector{best, keeping};
 }
 
 // Step 1: which of the maps whose transfers stall are kept.
@@ -318,83 +312,45 @@ void keep_what_fits(ClassSearch& search, ClassSolution& best) {
     }
 }
 
-// Changes the class of one to three maps, of one map twice as often as of two or three.
-void change(std::vector<MapClass>& classes, std::mt19937_64& random) {
-    const std::uint64_t roll = random() % 4;
-    for (std::uint64_t left = roll < 2 ? 1 : roll; left > 0; --left) {
-        MapClass& one = classes[random() % classes.size()];
-        one = static_cast<MapClass>((static_cast<std::uint64_t>(one) + 1 + random() % 2) % 3);
-    }
-}
-
 } // namespace
 
 std::optional<PoochSolution> pooch(const Graph& graph, const Device& device, bool recompute,
                                    const PoochOptions& options, Workers& workers, const Progress& progress) {
     ClassSearch search(graph, device, workers, progress);
     const auto solution = [&](const ClassSolution& best) { return PoochSolution{best, search.evaluations()}; };
-    ClassSolution start = search.with_best_rule(Classes(search.maps().size(), MapClass::swap));
+    std::vector<ClassSolution> starts{search.with_best_rule(Classes(search.maps().size(), MapClass::swap))};
     ClassSolution found{Classes(search.maps().size(), MapClass::keep), {}, 0};
     found.makespan = search.makespan(found.classes);
     if (found.makespan < Simulator::illegal) { // nothing stalls
         return solution(found);
     }
     Stalling stalling;
-    if (start.makespan < Simulator::illegal) {
+    if (starts[0].makespan < Simulator::illegal) {
         if (search.stopped(0)) {
-            return solution(start);
+            return solution(starts[0]);
         }
         stalling = stalling_maps(graph, device, search);
     } else {
-        start = mixed_start(graph, device, recompute, search);
-        if (start.makespan == Simulator::illegal) {
+        starts = mixed_starts(graph, device, recompute, search);
+        if (starts.empty()) {
             return std::nullopt;
         }
         stalling.in.assign(search.maps().size(), 1);
         stalling.out = stalling.in;
     }
-    found = settled(search, KeepSearch(search, stalling, options).best(start));
-    if (recompute) {
-        found = settled(search, with_recomputation(graph, search, std::move(found)));
-        if (options.fill) {
-            keep_what_fits(search, found);
+    for (const ClassSolution& start : starts) {
+        ClassSolution one = settled(search, KeepSearch(search, stalling, options).best(start));
+        if (recompute) {
+            one = settled(search, with_recomputation(graph, search, std::move(one)));
+            if (options.fill) {
+                keep_what_fits(search, one);
+            }
+        }
+        if (one.makespan < found.makespan) {
+            found = std::move(one);
         }
     }
     return solution(found);
-}
-
-ClassSolution improve_classes(const Graph& graph, const Device& device, ClassSolution start, std::uint64_t seed,
-                              std::int64_t& evaluations, const Progress& progress) {
-    Workers alone(1);
-    ClassSearch search(graph, device, alone, progress);
-    ClassSolution best = std::move(start), current = best, next;
-    if (best.classes.empty()) {
-        return best;
-    }
-    std::mt19937_64 random(seed);
-    LateAcceptance walk(64);
-    walk.restart(best.makespan);
-    std::int64_t waited = 0;
-    const auto between = static_cast<std::int64_t>(search.between_stops());
-    for (std::int64_t move = 0; move % between != 0 || !search.stopped(1); ++move) {
-        next = {current.classes, {}, 0};
-        change(next.classes, random);
-        next.makespan = search.makespan(next.classes);
-        if (walk.accept(next.makespan)) {
-            std::swap(current, next);
-        }
-        ++waited;
-        if (clearly_less(current.makespan, best.makespan)) {
-            best = current;
-            waited = 0;
-        } else if (waited > moves_until_return * static_cast<std::int64_t>(best.classes.size())) {
-            current = best;
-            walk.restart(best.makespan);
-            waited = 0;
-        }
-    }
-    evaluations += search.evaluations();
-    return best;
 }
 
 } // namespace memsched

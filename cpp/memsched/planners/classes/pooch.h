@@ -25,9 +25,4 @@ struct PoochSolution {
 std::optional<PoochSolution> pooch(const Graph& graph, const Device& device, bool recompute,
                                    const PoochOptions& options, Workers& workers, const Progress& progress);
 
-// Beyond the paper: changes the classes of one to three maps at random, by late acceptance on the makespan, until told
-// to stop, and returns the best. `evaluations` counts on.
-ClassSolution improve_classes(const Graph& graph, const Device& device, ClassSolution start, std::uint64_t seed,
-                              std::int64_t& evaluations, const Progress& progress);
-
 } // namespace memsched

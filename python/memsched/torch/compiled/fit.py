@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import math
+import contextlib
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -11,6 +12,7 @@ import torch
 
 from memsched._core import Graph
 from memsched.errors import InfeasibleError, InvalidInputError
+from memsched.planners.registry import min_memory
 from memsched.problems.budget import parse_memory
 from memsched.support.units import parse_bandwidth
 from memsched.torch.compiled.as_graph import Resident, Visit, steps_of
@@ -19,7 +21,7 @@ from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, plan_and_document, too_small
 
 _ROUNDS = 6
-_SHARES = (1, 1.02, 1.1, 1.3, 2, math.inf)  # of what may be enough: an error names the first that has a plan
+_ANYWAY = 8  # plans that are tried whatever the budget, from the least memory to almost that of the plain step
 _CLOSE = 0.98  # of the budget: a plan whose code holds so much of it is not improved
 
 
@@ -76,6 +78,11 @@ class Fitting:
         self._fused = max(min(self._peaks) - self.whole.result.peak_memory, self._least_fused)
 
     @property
+    def budget(self) -> int:
+        """What was asked for, in bytes."""
+        return self._bytes(self._options)
+
+    @property
     def enough(self) -> int:
         """Memory for the code that keeps everything."""
         return min(self._peaks)
@@ -85,23 +92,21 @@ class Fitting:
         found = self.within(self._options)
         if isinstance(found, Fitted):
             return found
-        for share in _SHARES:
-            enough = int(min(found * share, *self._peaks))
-            if isinstance(self.within(replace(self._options, budget=enough)), Fitted):
-                break
-        graph = self._graph
-        raise too_small(
-            graph, parse_memory(self._options.budget, graph, "the budget"), "its compiled code needs", enough
-        )
+        raise too_small(self._graph, self.budget, "its compiled code needs", found)
 
     def within(self, options: Options) -> Fitted | int:
-        """A plan whose code keeps to another budget; without one, a number of bytes that may be enough."""
-        found = self._within(options)
-        if isinstance(found, int):  # code that holds even less than what is resident: no such plan is looked for
-            budget = parse_memory(options.budget, self._graph, "the budget")
-            peak, reuse = self._peak(self.whole, budget)
-            return self._fitted(self.whole, peak, reuse) if peak <= budget else found
-        return found
+        """A plan whose code keeps to another budget; without one, the bytes of the budget from which on there is one.
+
+        Whether the search for one budget finds a plan is not monotone in it. So some plans are tried for all budgets.
+        """
+        budget = self._bytes(options)
+        found = self._within(replace(options, budget=budget), budget)
+        if found is not None:
+            return found
+        fit = [one for one in self._anyway if one.plan.peak_memory <= budget]
+        if fit:
+            return min(fit, key=lambda one: one.plan.result.makespan)
+        return min(one.plan.peak_memory for one in self._anyway)
 
     def counted(self, ways: Sequence[Way]) -> Counted:
         """What the code holds if its graphs run so."""
@@ -111,6 +116,30 @@ class Fitting:
             peaks = [count.peak(order) for count, order in zip(counts, self._orders, strict=True)]
             self._counted[key] = Counted(max(peaks), counts[0].kept)
         return self._counted[key]
+
+    def _bytes(self, options: Options) -> int:
+        asked = options.budget
+        share = isinstance(asked, str) and asked.strip().endswith("%")  # of a graph that holds what compiled code does
+        return parse_memory(asked, self._graph, "the budget") + (self._fused if share else 0)
+
+    @functools.cached_property
+    def _anyway(self) -> list[Fitted]:
+        """Plans that do not depend on the budget: everything kept, and some from the least memory on."""
+        top = self.whole.result.peak_memory + self._fused
+        least = min(top, min_memory(self._graph) + self._fused)
+        found = [self._fitted(self.whole, peak, reuse) for peak, reuse in zip(self._peaks, (True, False), strict=True)]
+        for k in range(_ANYWAY):
+            with contextlib.suppress(InfeasibleError):
+                plan = self._planned_from(least + (top - least) * k // _ANYWAY)
+                found.append(self._fitted(plan, plan.process_bytes(self._of_plan(plan, False).peak), False))
+        return found
+
+    def _planned_from(self, budget: int) -> CompiledPlan:
+        """A plan for a budget, or for the least that the planner needs."""
+        try:
+            return self._planned(replace(self._options, budget=budget), self._fused)
+        except InfeasibleError as error:
+            return self._planned(replace(self._options, budget=error.min_memory), self._fused)
 
     @property
     def _graph(self) -> Graph:
@@ -143,18 +172,15 @@ class Fitting:
         with_it = plan.process_bytes(self._of_plan(plan, True).peak)
         return (with_it, True) if with_it <= max(budget, without) else (without, False)
 
-    def _within(self, options: Options) -> Fitted | int:
+    def _within(self, options: Options, budget: int) -> Fitted | None:
         tried = set[int]()
         best: Fitted | None = None
-        least, fused = 0, self._fused
+        fused = self._fused
         for _ in range(_ROUNDS):
             try:
                 plan = self._planned(options, fused)
-            except InfeasibleError as error:
-                least = least or error.min_memory
+            except InfeasibleError:
                 break
-            budget = plan.result.schedule.budget
-            options = replace(options, budget=budget)  # a percentage is of the first
             peak, reuse = self._peak(plan, budget)
             better = best is None or plan.result.makespan < best.plan.result.makespan
             if peak <= budget and better:
@@ -162,11 +188,10 @@ class Fitting:
             found = peak - (plan.result.peak_memory - fused)
             if peak <= budget and (peak >= _CLOSE * budget or not plan.result.recomputed or found == fused):
                 break
-            least = min(least, peak) if least else peak
             tried.add(fused)
             fused = max(found, self._least_fused)
             if fused in tried:  # plans that are alike, and not alike to the compiler
                 if best is not None:
                     break
                 fused = max(tried) + (peak - budget)
-        return least if best is None else best
+        return best

@@ -105,7 +105,7 @@ class SpannedCode(Spanned):
 
     def with_less(self, options: Options, share: float) -> CompiledPlan | None:
         """A plan that leaves more room, if there is one: for a share of the way from about the least memory."""
-        memory, graph = self.plan.result.schedule.budget, self.plan.result.problem
+        memory, graph = self.fitting.budget, self.plan.result.problem
         assert isinstance(graph, Graph)
         least = min(memory, min_memory(graph))
         found = self.fitting.within(replace(options, budget=int(least + share * (memory - least))))
@@ -121,7 +121,7 @@ class SpannedCode(Spanned):
         from memsched.torch.compiled.halves import Way  # Inductor takes seconds to import
 
         ways = [Way(one.forward_steps, one.backward_steps, one.reuse) for one in versions]
-        return self.plan.process_bytes(self.fitting.counted(ways).peak) <= self.plan.result.schedule.budget
+        return self.plan.process_bytes(self.fitting.counted(ways).peak) <= self.fitting.budget
 
     def exceeded(self, followed: Sequence[Version], taken: int | None) -> bool:
         """The same, told by the code: where that allocates, nobody counts."""
