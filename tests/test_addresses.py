@@ -193,7 +193,7 @@ def test_what_cannot_be_placed() -> None:
         pickle.loads(pickle.dumps(kept.timeline)),
         ms.selective(ms.GraphFamily(lambda batch: held, 1), 5, 1.0).timeline,
     ):
-        with pytest.raises(ms.InvalidInputError, match=r"the timeline does not know its buffers: .*; give the Result"):
+        with pytest.raises(ms.InvalidInputError, match=r"the timeline does not know its buffers: .*: give the Result"):
             ms.place(timeline)
     assert ms.place(kept.timeline).height == ms.place(kept).height == 5
     with pytest.raises(ms.InvalidInputError, match="alignment is 2, but each Buffer has its own"):

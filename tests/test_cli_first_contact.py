@@ -385,10 +385,10 @@ def test_a_memory_snapshot_is_placed() -> None:
 
 def test_buffers_without_a_name_are_told() -> None:
     run("plan resnet101-224-b32 -m 40% -p greedy -o result.json -q")
-    placed = json.loads(run("place result.json --json").stdout)["buffers"]
+    placed = json.loads(run("place result.json --json --time-limit 0.1").stdout)["buffers"]
     nameless = sum(one["name"] is None for one in placed)
     assert 0 < nameless < len(placed)
-    told = run("place result.json").output
+    told = run("place result.json --time-limit 0.1").output
     assert f"buffers        {len(placed)}, 1 of them at fixed offsets, {nameless} of them workspaces" in told
 
 

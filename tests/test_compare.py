@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memsched as ms
@@ -155,6 +155,7 @@ def test_a_copy_of_a_comparison_is_one() -> None:
     assert len(found) == 2
 
 
+@settings(max_examples=max(6, settings().max_examples // 10))  # a second each
 @given(testing.chains(max_stages=6), st.floats(0, 1), st.sampled_from([0.5, 2.0, 8.0]))
 def test_plan_is_never_worse_than_a_row_and_rows_do_not_depend_on_the_machine(
     chain: ms.Chain, share: float, beta: float

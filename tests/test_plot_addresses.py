@@ -197,7 +197,7 @@ def test_panels_that_are_compared_have_the_same_axes() -> None:
 def test_names_are_inside_their_buffers_and_the_picture_says_how_many_there_are() -> None:
     """At 333 buffers there were 12 at most, and no word of it."""
     buffers = [Buffer(k // 4, k // 4 + 9 + k % 7, (1 + k % 5) << 20, name=f"layer{k}.weight") for k in range(333)]
-    placement = ms.place(buffers)
+    placement = ms.place(buffers, method="greedy")
     figure = plot_addresses(placement)
     (axes,) = figure.axes
     assert f"{len(axes.texts)} of 333 buffers named" in axes.get_title(loc="left")

@@ -10,7 +10,7 @@ import math
 import random
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,18 @@ WICKED = """</script><script>window.hurt = 1</script><img src=x onerror="window.
 SMALL = ms.Chain(
     [1, 2], [2, 3], [4, 6, 5], [0, 6, 5], saved=[9, 5], resident=7, names=[WICKED, "two"], name=f"toy {WICKED}"
 )
+
+
+def half_by_day(names: str, *values: Sequence[Any]) -> pytest.MarkDecorator:
+    """All combinations of two parameters, of which every other is left to the night."""
+    return pytest.mark.parametrize(
+        names.split(),
+        [
+            pytest.param(one, other, marks=[pytest.mark.exhaustive] if (k + j) % 2 else [])
+            for k, one in enumerate(values[0])
+            for j, other in enumerate(values[1])
+        ],
+    )
 
 
 @pytest.fixture(scope="module")
@@ -266,12 +278,12 @@ def tensors() -> ms.Result:
     return ms.olla(graph, "100%", 0)
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 375)])
-@pytest.mark.parametrize("kind", ["one result", "two results", "addresses", "a placement", "a sweep"])
+@half_by_day("kind scheme", ["one result", "two results", "addresses", "a placement", "a sweep"], ["light", "dark"])
 def test_axe_finds_nothing(
-    browser: Any, result: ms.Result, tensors: ms.Result, tmp_path: Path, kind: str, scheme: str, width: int
+    browser: Any, result: ms.Result, tensors: ms.Result, tmp_path: Path, kind: str, scheme: str
 ) -> None:
     """What screen readers need: headings in order, roles, names, contrast."""
+    width = {"light": 1200, "dark": 375}[scheme]
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     path = tmp_path / "page.html"
     if kind == "a sweep":
@@ -368,8 +380,7 @@ def test_marks_of_curves_that_coincide_are_nested(opened: Any, tmp_path: Path) -
     assert max(widths) < 1.5 * min(widths)
 
 
-@pytest.mark.parametrize("width", [1200, 375])
-@pytest.mark.parametrize("share", ["30%", "70%", "150%"])
+@half_by_day("width share", [1200, 375], ["30%", "70%", "150%"])
 def test_what_is_said_of_the_memory_hides_none_of_its_curve(
     opened: Any, tmp_path: Path, width: int, share: str
 ) -> None:

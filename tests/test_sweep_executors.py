@@ -249,7 +249,7 @@ def _points(store: Path) -> int:
         return 0  # it is being made
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_dask_without_workers_or_without_a_scheduler_is_told(tmp_path: Path) -> None:
     pytest.importorskip("distributed", reason="Dask is not installed (memsched[dask])")
     spec, table = tmp_path / "spec.toml", tmp_path / "a.csv"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,19 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     _begin_anew()
     yield
     _begin_anew()
+
+
+@pytest.fixture
+def few_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `fit` plans takes a number of moves, and not seconds, which are many for models as small as those here."""
+    from memsched.torch import preflight
+
+    plan_within = preflight.plan_within
+
+    def planned(graph: Any, device: Any, time_limit: Any, **more: Any) -> Any:
+        return plan_within(graph, device, None, **{"moves": 1000, **more})
+
+    monkeypatch.setattr(preflight, "plan_within", planned)
 
 
 def _begin_anew() -> None:

@@ -30,6 +30,7 @@ def bench(*arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_small_networks_on_the_cpu(tmp_path: Path) -> None:
     if importlib.util.find_spec("torchvision") is None:
         pytest.skip("torchvision is not installed; the networks are its own")

@@ -131,7 +131,9 @@ def trained_by_lightning(model: Any, folder: Path, *, resume: bool = False) -> l
     return step.losses
 
 
-@pytest.mark.parametrize("build", [pytest.param(llama, marks=pytest.mark.exhaustive), lora])
+@pytest.mark.parametrize(
+    "build", [pytest.param(llama, marks=pytest.mark.exhaustive), pytest.param(lora, marks=pytest.mark.slow)]
+)
 def test_lightning_trains_alike(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEMSCHED_CACHE", "")
     torch._dynamo.reset()

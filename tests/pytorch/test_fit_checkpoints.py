@@ -17,6 +17,8 @@ from memsched.torch.meter import Meter
 from memsched.torch.preflight import fit
 from memsched.torch.steady import steady
 
+pytestmark = pytest.mark.usefixtures("few_moves")
+
 Body = Callable[[torch.Tensor], torch.Tensor]
 efficient = torch.ops.aten._scaled_dot_product_efficient_attention.default
 
@@ -163,7 +165,7 @@ LEARNERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("name", LEARNERS)
-@pytest.mark.parametrize("share", [0.8, 1.3])
+@pytest.mark.parametrize("share", [0.8, pytest.param(1.3, marks=pytest.mark.slow)])
 def test_gradients_from_before_count_in_no_way(name: str, share: float) -> None:
     """They counted in some: a plan, which may keep everything, had a smaller largest batch than the plain step."""
     make, shape = LEARNERS[name]

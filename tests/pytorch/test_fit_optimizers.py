@@ -16,6 +16,8 @@ import memsched as ms
 from memsched.torch.optimizer_state import distinct_bytes
 from memsched.torch.preflight import fit
 
+pytestmark = pytest.mark.usefixtures("few_moves")
+
 Loss = Callable[[torch.Tensor], torch.Tensor]
 
 

@@ -17,6 +17,8 @@ from memsched.cli.app import command_line
 from memsched.torch.compiled import times
 from memsched.torch.errors import CallError
 
+pytestmark = pytest.mark.usefixtures("few_moves")
+
 
 def layers(width: int = 32, depth: int = 3) -> nn.Sequential:
     return nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(depth)))

@@ -148,7 +148,7 @@ def test_the_gradient_of_a_loss_counts() -> None:
 SHAPES = (three_graphs, skips_a_graph, two_results, a_view, shared_weights, loss_outside)
 
 
-@pytest.mark.parametrize("mode", ["eager", "inductor"])
+@pytest.mark.parametrize("mode", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "called", [two_graphs, *(pytest.param(one, marks=pytest.mark.slow) for one in SHAPES)], ids=lambda one: one.__name__
 )

@@ -26,6 +26,8 @@ from memsched.torch.optimizer_state import optimizer_named
 from memsched.torch.preflight import fit, fit_spec
 from memsched.torch.steady import steady
 
+pytestmark = pytest.mark.usefixtures("few_moves")
+
 Loss = Callable[[Any], torch.Tensor]
 
 MODELS = [  # spec, input, optimiser; those without convolutions come first
@@ -139,7 +141,7 @@ def test_nothing_is_touched() -> None:
     assert torch.equal(state, torch.get_rng_state())
 
 
-@pytest.mark.parametrize("memory", [60_000, 100_000, 400_000])
+@pytest.mark.parametrize("memory", [*(pytest.param(one, marks=pytest.mark.slow) for one in (60_000, 400_000)), 100_000])
 def test_the_largest_batches_fit_and_no_larger_ones_do(memory: int) -> None:
     model, shape = layers(), (8, 32)
     stepping = torch.optim.SGD(model.parameters())

@@ -14,11 +14,12 @@ from memsched._core import Graph
 from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.planners.registry import min_memory
 from memsched.problems.budget import parse_memory
+from memsched.support.documents import Document
 from memsched.support.units import parse_bandwidth
 from memsched.torch.compiled.as_graph import Resident, Visit, steps_of
 from memsched.torch.compiled.halves import Count, Halves, Way
 from memsched.torch.compiled.options import Options
-from memsched.torch.compiled.plan import CompiledPlan, plan_and_document, too_small
+from memsched.torch.compiled.plan import CompiledPlan, plan_and_document, plan_for_another, too_small
 
 _ROUNDS = 6
 _ANYWAY = 8  # plans that are tried whatever the budget, from the least memory to almost that of the plain step
@@ -30,6 +31,15 @@ class Fitted(NamedTuple):
 
     plan: CompiledPlan
     ways: Sequence[Way]
+
+
+class Tried(NamedTuple):
+    """A plan with its document, and what its code holds."""
+
+    plan: CompiledPlan
+    document: Document
+    peak: int
+    reuse: bool
 
 
 class Counted(NamedTuple):
@@ -72,7 +82,8 @@ class Fitting:
         self._visits = [one.visit(visit) for one, visit in zip(halves, given, strict=True)]
         self._held, self._options = replace(held, random=0), options
         self._counted: dict[str, Counted] = {}
-        self.whole = self._planned(replace(options, budget="100%"), 0)
+        self._whole = self._planned(replace(options, budget="100%"), 0)
+        self.whole = self._whole[0]
         self._peaks = [self.whole.process_bytes(self._of_plan(self.whole, reuse).peak) for reuse in (True, False)]
         self._least_fused = -self._held.total  # what is resident cannot be less than nothing
         self._fused = max(min(self._peaks) - self.whole.result.peak_memory, self._least_fused)
@@ -103,10 +114,10 @@ class Fitting:
         found = self._within(replace(options, budget=budget), budget)
         if found is not None:
             return found
-        fit = [one for one in self._anyway if one.plan.peak_memory <= budget]
-        if fit:
-            return min(fit, key=lambda one: one.plan.result.makespan)
-        return min(one.plan.peak_memory for one in self._anyway)
+        for one in self._anyway:
+            if one.peak <= budget:
+                return self._for_another(one, budget)
+        return min(one.peak for one in self._anyway)
 
     def counted(self, ways: Sequence[Way]) -> Counted:
         """What the code holds if its graphs run so."""
@@ -123,23 +134,31 @@ class Fitting:
         return parse_memory(asked, self._graph, "the budget") + (self._fused if share else 0)
 
     @functools.cached_property
-    def _anyway(self) -> list[Fitted]:
-        """Plans that do not depend on the budget: everything kept, and some from the least memory on."""
+    def _anyway(self) -> list[Tried]:
+        """Plans for all budgets, the fastest first: everything kept, and some from the least memory on."""
         top = self.whole.result.peak_memory + self._fused
         least = min(top, min_memory(self._graph) + self._fused)
-        found = [self._fitted(self.whole, peak, reuse) for peak, reuse in zip(self._peaks, (True, False), strict=True)]
+        found = [Tried(*self._whole, peak, reuse) for peak, reuse in zip(self._peaks, (True, False), strict=True)]
         for k in range(_ANYWAY):
             with contextlib.suppress(InfeasibleError):
-                plan = self._planned_from(least + (top - least) * k // _ANYWAY)
-                found.append(self._fitted(plan, plan.process_bytes(self._of_plan(plan, False).peak), False))
-        return found
+                plan, document = self._planned_from(least + (top - least) * k // _ANYWAY)
+                found.append(Tried(plan, document, plan.process_bytes(self._of_plan(plan, False).peak), False))
+        return sorted(found, key=lambda one: one.plan.result.makespan)
 
-    def _planned_from(self, budget: int) -> CompiledPlan:
+    def _planned_from(self, budget: int) -> tuple[CompiledPlan, Document]:
         """A plan for a budget, or for the least that the planner needs."""
         try:
             return self._planned(replace(self._options, budget=budget), self._fused)
         except InfeasibleError as error:
             return self._planned(replace(self._options, budget=error.min_memory), self._fused)
+
+    def _for_another(self, tried: Tried, budget: int) -> Fitted:
+        """The same plan, beside what its code is known to hold."""
+        plan = tried.plan
+        fused = max(plan.resident.fused + tried.peak - plan.result.peak_memory, self._least_fused)
+        held, options = replace(self._held, fused=fused), replace(self._options, budget=budget)
+        found = plan_for_another(self._visits, self._orders, held, options, tried.document)
+        return self._fitted(found or plan, tried.peak, tried.reuse)
 
     @property
     def _graph(self) -> Graph:
@@ -147,9 +166,9 @@ class Fitting:
         assert isinstance(graph, Graph)
         return graph
 
-    def _planned(self, options: Options, fused: int) -> CompiledPlan:
+    def _planned(self, options: Options, fused: int) -> tuple[CompiledPlan, Document]:
         held, orders = replace(self._held, fused=fused), self._orders
-        return plan_and_document(self._visits, orders[0], held, options, others=orders[1:])[0]
+        return plan_and_document(self._visits, orders[0], held, options, others=orders[1:])
 
     def _ways(self, plan: CompiledPlan, reuse: bool) -> list[Way]:
         visits = len(self._visits)
@@ -178,7 +197,7 @@ class Fitting:
         fused = self._fused
         for _ in range(_ROUNDS):
             try:
-                plan = self._planned(options, fused)
+                plan, _ = self._planned(options, fused)
             except InfeasibleError:
                 break
             peak, reuse = self._peak(plan, budget)

@@ -125,6 +125,14 @@ def plan_and_document(
     return plan, document
 
 
+def plan_for_another(
+    visits: Sequence[Visit], orders: Sequence[Sequence[int]], held: Resident, options: Options, document: Document
+) -> CompiledPlan | None:
+    """A plan that was made for another budget, or beside other memory; None if it does not fit this one."""
+    problem = _Problem(visits, orders, held, options)
+    return problem.usable(document, problem.memory(options.budget))
+
+
 def key_of_step(graph: Graph, options: Options, device: torch.device, memory: int | None = None) -> str:
     """What a plan is found by; the times of the graph do not count.
 
