@@ -247,8 +247,8 @@ def test_what_an_error_names_is_enough_and_so_is_all_above(layers: int, monkeypa
     fit = Fitting.fit
     monkeypatch.setattr(Fitting, "fit", lambda self: (seen.append(self), fit(self))[1])
     model = nn.Sequential(*(Normed() for _ in range(layers)))
-    options = {"budget": 1, "mode": "inductor", "device": "v100", "bandwidth": 0}
-    with pytest.raises(InfeasibleError) as refused:
+    options = {"budget": "1kB", "mode": "inductor", "device": "v100", "bandwidth": 0}
+    with pytest.raises(InfeasibleError, match="the budget of 1 kB") as refused:
         torch.compile(model, backend="memsched", options=options)(torch.randn(16, 24, 32))
     fitting, named = seen[0], refused.value.min_memory
     for share in (0.97, 1, 1.05, 1.1, 1.2)[:: 3 - layers // 2]:

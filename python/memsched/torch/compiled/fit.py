@@ -129,9 +129,10 @@ class Fitting:
         return self._counted[key]
 
     def _bytes(self, options: Options) -> int:
-        asked = options.budget
-        share = isinstance(asked, str) and asked.strip().endswith("%")  # of a graph that holds what compiled code does
-        return parse_memory(asked, self._graph, "the budget") + (self._fused if share else 0)
+        found = parse_memory(options.budget, self._graph, "the budget")
+        if isinstance(options.budget, str) and options.budget.strip().endswith("%"):
+            return found + self._fused  # of a graph that holds what compiled code does
+        return found  # in the unit that was written
 
     @functools.cached_property
     def _anyway(self) -> list[Tried]:
