@@ -8,14 +8,15 @@ python -m bench.gpu --output /tmp/gpu --small               # tiny networks on t
 from __future__ import annotations
 
 import argparse
+import functools
 import json
+import multiprocessing
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
+from typing import Any
 
-from bench.common import ROOT, Cache, Row
+from bench.common import Cache, Row
 from bench.gpu.points import pending, rounds
 from bench.gpu.report import write
 
@@ -33,26 +34,33 @@ def run_here(point: Row, limit: float) -> Row:
     return row
 
 
-def run_apart(point: Row, limit: float) -> Row:
+def processes() -> Any:
+    """Makes processes that have imported all they need, and nothing of CUDA."""
+    # For all methods alike: less is lost between blocks, so that what is reserved is close to what is used.
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # to ask CUDA itself would spoil it for processes that are forked
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["bench.gpu.measure", "torchvision", "transformers.models.gpt2.modeling_gpt2"])
+    return context
+
+
+def run_apart(context: Any, point: Row, limit: float) -> Row:
     """In a process of its own, so that nothing of one point is left to the next and running out of memory ends one."""
-    environment = {
-        **os.environ,
-        # For all methods alike: less is lost between blocks, so that what is reserved is close to what is used.
-        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-    }
-    command = [sys.executable, "-m", "bench.gpu.measure", json.dumps(point)]
+    from bench.gpu.measure import answer
+
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=answer, args=(point, theirs))
+    process.start()
+    theirs.close()
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=limit, env=environment, cwd=ROOT
-        )
-    except subprocess.TimeoutExpired:
-        return {**point, "status": "timeout", "reason": f"more than {limit:.0f} s"}
-    for line in done.stdout.splitlines():
-        if line.startswith("ROW "):
-            row: Row = json.loads(line[4:])
-            return row
-    return {**point, "status": "error", "reason": f"exit status {done.returncode}: {done.stderr[-1500:]}"}
+        row: Row = ours.recv() if ours.poll(limit) else {}
+    except EOFError:  # it died
+        process.join()
+        return {**point, "status": "error", "reason": f"exit status {process.exitcode}"}
+    finally:
+        process.kill()
+        process.join()
+    return row or {**point, "status": "timeout", "reason": f"more than {limit:.0f} s"}
 
 
 def told(key: str, row: Row, took: float) -> str:
@@ -80,7 +88,10 @@ def main() -> None:
         "--compile", default=None, metavar="F,F", help="activation_memory_budget; default 0.3,0.6 on a GPU"
     )
     parser.add_argument(
-        "--reserve", type=int, default=None, help="bytes of each budget for workspaces and the allocator"
+        "--slack", type=float, help="of each budget, for gaps between the allocator's blocks; default 0.12 on a GPU"
+    )
+    parser.add_argument(
+        "--any-release", action="store_true", help="also with a PyTorch that memsched does not know, and refuses"
     )
     given = parser.parse_args()
     if not given.small and given.minutes > 0:
@@ -104,9 +115,11 @@ def main() -> None:
         "scale": given.scale,
         "steps": given.steps,
         "search": 0.05 if given.small else 2.0,  # seconds for each planner that searches
-        "reserve": given.reserve,
+        "slack": given.slack if given.slack is not None else 0.0 if given.small else 0.12,
+        "any_release": given.any_release,
         "folder": str(given.output.resolve()),
     }
+    run = run_here if given.small else functools.partial(run_apart, processes())
     end = time.monotonic() + 60 * given.minutes
     while (left := end - time.monotonic()) > 0:
         following = next(pending(networks, labels, cache.rows), None)
@@ -115,7 +128,7 @@ def main() -> None:
         key, point = following
         began = time.monotonic()
         limit = min(given.limit, left)
-        row = (run_here if given.small else run_apart)({**point, **shared}, limit)
+        row = run({**point, **shared}, limit)
         if row["status"] == "timeout" and limit < given.limit:
             break  # the time of the whole run is over: no finding about this point
         cache.add(key, row)

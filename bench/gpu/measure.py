@@ -1,12 +1,10 @@
-"""One measurement. In a process of its own on a GPU: `python -m bench.gpu.measure POINT`, where POINT is JSON."""
+"""One measurement; on a GPU in a process of its own."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import json
-import os
-import sys
 import time
 from pathlib import Path
 from statistics import median
@@ -14,17 +12,17 @@ from typing import Any
 
 import torch
 from bench.common import Row, environment
-from bench.gpu.methods import SkippedError, Way, prepare
+from bench.gpu.methods import SkippedError, Way, planned_for, prepare
 from bench.gpu.models import PRECISIONS, Task, make
 
 import memsched as ms
 import memsched.torch
 from memsched.errors import InfeasibleError, LimitError
+from memsched.torch.compiled import private
 from memsched.torch.compiled.unit import counted
 from memsched.torch.meter import Meter
 
 WARM_UP = 2
-HALVINGS = 6
 
 
 def measure(point: Row) -> Row:
@@ -33,6 +31,8 @@ def measure(point: Row) -> Row:
     if device.type == "cuda":
         device = torch.device("cuda", torch.cuda.current_device())
     row = {**point, **_where(device), "status": "ok"}
+    if point["any_release"]:
+        private.RELEASES = (*private.RELEASES, ".".join(torch.__version__.split(".")[:2]))
     try:
         task = make(point["model"], small=point["small"], device=device, scale=point["scale"])
         work = {"profile": _profile, "verify": _verify}.get(point["method"], _train)
@@ -42,6 +42,8 @@ def measure(point: Row) -> Row:
         row |= {"status": "skipped", "reason": str(error)}
     except InfeasibleError as error:
         row |= {"status": "infeasible", "reason": str(error), "min_memory": error.min_memory}
+    except LimitError as error:
+        row |= {"status": "limit", "reason": str(error)}
     except torch.OutOfMemoryError as error:
         row |= {"status": "oom", "reason": str(error).split(". ")[0]}
     except Exception as error:  # one point must not end the others
@@ -86,15 +88,14 @@ def _plan_file(point: Row) -> Path:
 def _profile(point: Row, task: Task, device: torch.device) -> Row:
     """Capture and time the step once; all plans of this network start from it."""
     began = time.perf_counter()
-    reserve = int(point["reserve"] or 0)
-    plan = memsched.torch.plan(task.model, task.args, budget="100%", optimizer=task.optimizer, reserve=reserve)
+    plan = memsched.torch.plan(task.model, task.args, budget="100%", optimizer=task.optimizer)
     seconds = time.perf_counter() - began
     plan.save(_plan_file(point))
     graph = plan.graph
     return {
         "operations": len(graph.ops),
         "planning_seconds": seconds,
-        "min_memory": _least(plan, point["search"]),
+        "min_memory": ms.min_memory(graph),
         "predicted_peak": ms.peak_memory(graph),
         "predicted_seconds": sum(op["choices"][0]["time"] for op in graph.ops),
         "link": plan.result.device.d2h,
@@ -104,21 +105,9 @@ def _profile(point: Row, task: Task, device: torch.device) -> Row:
     }
 
 
-def _least(plan: memsched.torch.TorchPlan, search: float) -> int:
-    """About the smallest budget for which there is a plan."""
-    least, enough = ms.min_memory(plan.graph), ms.peak_memory(plan.graph)
-    for _ in range(HALVINGS):
-        middle = (least + enough) // 2
-        try:
-            enough = plan.at(middle, time_limit=search).result.schedule.budget
-        except (InfeasibleError, LimitError):
-            least = middle
-    return enough
-
-
 def _verify(point: Row, task: Task, device: torch.device) -> Row:
     """Bit for bit against plain autograd, without an enforced budget: the plain step must fit."""
-    plan = memsched.torch.TorchPlan.load(_plan_file(point)).at(point["budget"], time_limit=point["search"])
+    plan = memsched.torch.TorchPlan.load(_plan_file(point)).at(planned_for(point), time_limit=point["search"])
     counted_peak = plan.verify(task.model, task.args).peak_memory
     return {"counted_peak": counted_peak, "predicted_peak": plan.result.timeline.peak_memory}
 
@@ -127,16 +116,24 @@ def _train(point: Row, task: Task, device: torch.device) -> Row:
     """Steps in the way of the method: median seconds of forward and backward, and of the whole step."""
     way = prepare(task, point, _plan_file(point))
     found: Row = {}
+    if device.type == "cuda" and point["budget"] is not None:  # what the allocator does when nobody limits it
+        free = _timed(task, way, device, point["steps"])
+        found = {
+            "free_seconds": median(one for one, _ in free),
+            "free_reserved": torch.cuda.max_memory_reserved(device),
+        }
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
         if point["budget"] is not None:
             _enforce(point["budget"] - point["context"], device)
-    times = [_step(task, way, device) for _ in range(WARM_UP + point["steps"])][WARM_UP:]
-    seconds = [[read() for read in pair] for pair in times]
+        before = _retries(device)
+    seconds = _timed(task, way, device, point["steps"])
+    if device.type == "cuda":
+        found["retries"] = (_retries(device) - before) / (WARM_UP + point["steps"])
     if way.compiled:
-        found = _prediction(memsched.torch.plans()[-1])
+        found |= _prediction(memsched.torch.plans()[-1])
     if device.type == "cpu":
         found["peak"] = _counted_peak(task, way, device)
     return {
@@ -145,6 +142,17 @@ def _train(point: Row, task: Task, device: torch.device) -> Row:
         "step_seconds": median(both for _, both in seconds),
         "all_seconds": [one for one, _ in seconds],
     }
+
+
+def _timed(task: Task, way: Way, device: torch.device, steps: int) -> list[list[float]]:
+    """Seconds of some steps, each without the optimiser's and with it, after two that do not count."""
+    times = [_step(task, way, device) for _ in range(WARM_UP + steps)][WARM_UP:]
+    return [[read() for read in pair] for pair in times]
+
+
+def _retries(device: torch.device) -> int:
+    """How often PyTorch's allocator had to give back what it kept, and to ask again."""
+    return int(torch.cuda.memory_stats(device)["num_alloc_retries"])
 
 
 def _enforce(nbytes: int, device: torch.device) -> None:
@@ -207,7 +215,6 @@ def _counted_peak(task: Task, way: Way, device: torch.device) -> int:
     return int(there + meter.peak)
 
 
-if __name__ == "__main__":
-    if os.environ.get("BENCH_THREADS"):
-        torch.set_num_threads(int(os.environ["BENCH_THREADS"]))
-    print("ROW " + json.dumps(measure(json.loads(sys.argv[1]))))
+def answer(point: Row, ends: Any) -> None:
+    """In a process of its own: the row of a point, into a pipe."""
+    ends.send(json.loads(json.dumps(measure(point))))

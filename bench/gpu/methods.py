@@ -29,6 +29,11 @@ class Way:
         self.compiled = False  # by our backend, or as a plan of ours says
 
 
+def planned_for(point: Row) -> int:
+    """Bytes that a plan may use: the budget less what the allocator is left for gaps."""
+    return int((1 - point["slack"]) * point["budget"])
+
+
 def prepare(task: Task, point: Row, plan_file: Path) -> Way:
     """Change a task to run in the way of a method.
 
@@ -54,13 +59,12 @@ def prepare(task: Task, point: Row, plan_file: Path) -> Way:
             torch._functorch.config.activation_memory_budget = float(point["setting"])
             return Way(torch.compile(task.model))
         case "plan":
-            plan = TorchPlan.load(plan_file).at(point["budget"], time_limit=point["search"])
+            plan = TorchPlan.load(plan_file).at(planned_for(point), time_limit=point["search"])
             way = Way(plan.apply(task.model))
             way.compiled = True
             return way
         case "backend":
-            options = {"budget": point["budget"], "optimizer": task.optimizer, "time_limit": point["search"]}
-            options |= {} if point["reserve"] is None else {"reserve": int(point["reserve"])}
+            options = {"budget": planned_for(point), "optimizer": task.optimizer, "time_limit": point["search"]}
             way = Way(torch.compile(task.model, backend="memsched", options=options))
             way.compiled = True
             return way

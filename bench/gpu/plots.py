@@ -53,7 +53,7 @@ def draw(rows: Sequence[Row], path: Path) -> bool:
     profile = next((row for row in rows if row["method"] == "profile" and row["status"] == "ok"), None)
     if profile is not None:
         least: dict[str, Any] = {"color": "0.45", "linestyle": (0, (1, 2)), "linewidth": 1.3, "zorder": 1}
-        axes.axvline(profile["min_memory"] / scale, label="least budget of a plan", **least)
+        axes.axvline(profile["min_memory"] / scale, label="any plan needs more", **least)
     _finish(figure, axes, rows[0], unit, max(1e3 * row["seconds"] for row in ran))
     figure.savefig(path, dpi=150)
     return True

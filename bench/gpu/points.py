@@ -9,9 +9,9 @@ from bench.common import Row
 
 # The first of each network and precision, then the rest: a run that is cut short has something of all.
 ROUNDS = (
-    ("plain", "profile", "plan 0.4", "backend 0.4", "checkpoint", "equal checkpoint", "backend checkpoint"),
-    ("save_on_cpu", "plan 0.03", "backend 0.03", "plan 0.2", "backend 0.2", "checkpoint_sequential", "verify"),
-    ("equal save_on_cpu", "equal checkpoint_sequential", "backend save_on_cpu", "plan 0.6", "plan 0.8"),
+    ("plain", "profile", "checkpoint", "equal checkpoint", "plan 0.4", "save_on_cpu", "equal save_on_cpu"),
+    ("plan 0.03", "plan 0.2", "verify", "backend 0.4", "checkpoint_sequential", "equal checkpoint_sequential"),
+    ("backend checkpoint", "backend 0.03", "backend 0.2", "backend save_on_cpu", "plan 0.6", "plan 0.8"),
 )
 RIVALS = ("checkpoint", "checkpoint_sequential", "save_on_cpu", "compile")
 
@@ -20,9 +20,9 @@ def rounds(budgets: int, compiled: tuple[float, ...]) -> tuple[tuple[str, ...], 
     """The labels of the points of one network, in rounds; `budgets` says how many of our own budgets to take."""
     fractions = [label for one in ROUNDS for label in one if label.startswith("plan ")]
     dropped = set(fractions[budgets:])
-    found = [tuple(label for label in one if label not in dropped) for one in ROUNDS]
-    last = tuple(f"{kind}compile {f:g}" for f in compiled for kind in ("", "equal "))
-    return (*found, *((last,) if last else ()))
+    first, *others = (tuple(label for label in one if label not in dropped) for one in ROUNDS)
+    stock = tuple(f"{kind}compile {f:g}" for f in compiled for kind in ("", "equal "))
+    return tuple(one for one in (first, stock, *others) if one)
 
 
 def pending(

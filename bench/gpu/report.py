@@ -69,7 +69,8 @@ def _profile(rows: Sequence[Row]) -> str:
     duplex = "both ways at once" if row["duplex"] else "one way at a time"
     return (
         f"{row['operations']} operations, captured and timed in {row['planning_seconds']:.0f} s. Predicted: "
-        f"{format_bytes(row['predicted_peak'])} without a plan, at least {format_bytes(row['min_memory'])} with one. "
+        f"{format_bytes(row['predicted_peak'])} without a plan; no plan needs less than "
+        f"{format_bytes(row['min_memory'])}. "
         f"Link {row['link'] / 1e9:.1f} GB/s, {duplex}."
     )
 

@@ -23,7 +23,7 @@ from bench.native import arena
 from torch import fx
 
 import memsched as ms
-from memsched.torch.compiled.as_graph import Step, name_of, step_graph, steps_of
+from memsched.torch.compiled.as_graph import Cost, Step, name_of, step_graph, steps_of
 from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.calls import cheapen
 from memsched.torch.compiled.joint import address
@@ -213,7 +213,7 @@ class ArenaStep:
         if len(visits) != 1:
             raise CaptureError(f"the step is captured as {len(visits)} graphs, and only one can lie in an arena")
         self._visit, joint = visits[0], visits[0].joint
-        self.plain = step_graph(visits, returns, [[1.0] * len(joint.operations)], resident=resident.total)
+        self.plain = step_graph(visits, returns, [[Cost(1.0)] * len(joint.operations)], resident=resident.total)
         self._bytes = {tensor["name"]: tensor["size"] for tensor in self.plain.tensors if tensor["size"]}
         self._names = {
             address(one): name_of(joint, number)

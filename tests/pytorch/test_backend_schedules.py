@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from memsched import Device, Graph
 from memsched.errors import InfeasibleError
 from memsched.torch.compiled import copies
+from memsched.torch.compiled.as_graph import no_costs
 from memsched.torch.compiled.plan import CompiledPlan, _Problem
 from memsched.torch.lanes import EmulatedLanes
 from pytorch.compiled_models import CASES
@@ -83,8 +84,8 @@ def randomly(seed: int) -> Any:
     def solved(problem: Any, memory: int, **rest: Any) -> tuple[CompiledPlan, dict[str, Any]]:
         graph = problem.untimed[0]
         document = {
-            "format": "memsched-compiled/1",
-            "seconds": [[0.0] * len(visit.joint.operations) for visit in problem._visits],
+            "format": "memsched-compiled/2",
+            "costs": [no_costs(visit) for visit in problem._visits],
             "strides_differ": [True],
             "source": "a test",
             "device": Device(memory, 1e9, host_memory=1 << 40).to_json(),

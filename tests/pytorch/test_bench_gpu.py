@@ -39,7 +39,7 @@ def test_small_networks_on_the_cpu(tmp_path: Path) -> None:
     bench(*options)
     rows = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))
     by_label = {row["label"]: row for row in rows}
-    assert {row["status"] for row in rows} <= {"ok", "infeasible"}, rows
+    assert {row["status"] for row in rows} <= {"ok", "infeasible", "limit"}, rows
     assert set(by_label) == {label for one in rounds(1, ()) for label in one}
     for row in rows:
         if row["method"] in ("plan", "backend") and row["status"] == "ok":
@@ -68,8 +68,8 @@ def measured(rows: dict[str, Any], *, fail: str = "") -> list[str]:
 def test_points_come_in_rounds_and_wait_for_what_they_need() -> None:
     rows: dict[str, Any] = {}
     order = measured(rows)
-    assert order[:5] == ["plain", "profile", "plan 0.4", "backend 0.4", "checkpoint"]
-    assert order[-2:] == ["compile 0.5", "equal compile 0.5"]
+    assert order[:5] == ["plain", "profile", "checkpoint", "equal checkpoint", "plan 0.4"]
+    assert order[7:9] == ["compile 0.5", "equal compile 0.5"]
     assert rows["net fp32 plan 0.4"]["budget"] == 400 + 0.4 * 600
     assert rows["net fp32 equal checkpoint"]["budget"] == 1000
     assert rows["net fp32 plan 0.4"]["context"] == 7

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 import memsched as ms
 from memsched.torch import weightless
 from memsched.torch.chain_of import Bytes, Stage, stages_of
-from memsched.torch.compiled.as_graph import Visit, held_by_caller, step_graph
+from memsched.torch.compiled.as_graph import Visit, held_by_caller, no_costs, step_graph
 from memsched.torch.compiled.joint import Joint
 from memsched.torch.compiled.look import Look, look
 from memsched.torch.compiled.options import Options
@@ -176,7 +176,7 @@ def peaks(model: nn.Module, args: Sequence[Any]) -> tuple[ms.Chain, int, Look]:
     chain = profile(model, args, device="v100")
     seen = look(model, args, {}, Options(budget="100%"), prepare=partial(substitute_for_chains, capability=(7, 0)))
     (visit,) = seen.visits
-    document = step_graph([visit], [0], [[0.0] * len(visit.joint.operations)], resident=0).to_json()
+    document = step_graph([visit], [0], [no_costs(visit)], resident=0).to_json()
     for tensor in document["tensors"]:
         if tensor["role"] == "gradient":
             tensor["size"] = 0

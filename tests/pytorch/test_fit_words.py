@@ -74,7 +74,7 @@ def test_times_that_others_disturbed_say_so(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_thread_that_runs_alone_is_not_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one thread its own clock counts."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    seconds, running = times._once(sum, [range(10**5)], {}, torch.device("cpu"))
+    seconds, running = times._once(sum, [range(10**5)], {})
     assert seconds == running > 0
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from torch import fx
 
 from memsched._core import Chain
-from memsched.torch.compiled.as_graph import held_storages
+from memsched.torch.compiled.as_graph import Cost, held_storages
 from memsched.torch.compiled.joint import Joint, Operation
 from memsched.torch.compiled.sizes import Sizes
 from memsched.torch.nests import tensors_of
@@ -165,9 +165,9 @@ class Bytes:
         return self._sizes.total(storages)
 
     def chain(
-        self, inputs: int, seconds: Sequence[float], resident: dict[str, int], name: str, provenance: dict[str, Any]
+        self, inputs: int, costs: Sequence[Cost], resident: dict[str, int], name: str, provenance: dict[str, Any]
     ) -> Chain:
-        """The chain, given the bytes of the inputs, the seconds of each operation, and what no plan moves."""
+        """The chain, given the bytes of the inputs, the costs of each operation, and what no plan moves."""
         stages, last = self._stages, len(self._stages) - 1
         exits = [[one.exit] if one.exit is not None else self.results for one in stages]
         gradients = [*self.handed, self.arriving]
@@ -176,14 +176,14 @@ class Bytes:
         forward, transient, backward = [], [], []
         for k, one in enumerate(stages):
             leaves, kept = set(exits[k]), {*exits[k], *self.saved[k]}
-            forward.append(self._most(one.forward, (), kept) - self.of(kept))
-            transient.append(self._most(one.forward, (), leaves) - self.of(leaves))
+            forward.append(self._most(one.forward, costs, (), kept) - self.of(kept))
+            transient.append(self._most(one.forward, costs, (), leaves) - self.of(leaves))
             held, handed = {*kept, *gradients[k]}, set(gradients[k - 1] if k else ())
-            most = self._most(one.backward, held, handed | leaves if k == last else handed)
+            most = self._most(one.backward, costs, held, handed | leaves if k == last else handed)
             backward.append(max(0, most - self.of(held) - self.of(handed)))
         return Chain(
-            [sum(seconds[op.number] for op in one.forward) for one in stages],
-            [sum(seconds[op.number] for op in one.backward) for one in stages],
+            [sum(costs[op.number].seconds for op in one.forward) for one in stages],
+            [sum(costs[op.number].seconds for op in one.backward) for one in stages],
             activation,
             gradient,
             saved=[size + sum(own) for size, own in zip(activation[1:], pieces, strict=True)],
@@ -197,7 +197,9 @@ class Bytes:
             provenance=provenance,
         )
 
-    def _most(self, operations: Sequence[Operation], held: Iterable[int], stays: Set[int]) -> int:
+    def _most(
+        self, operations: Sequence[Operation], costs: Sequence[Cost], held: Iterable[int], stays: Set[int]
+    ) -> int:
         """The most bytes while some operations run.
 
         What is held at first and what they write is freed after its last reader, but for what stays. Gradients that
@@ -210,7 +212,7 @@ class Bytes:
             new = set(op.writes) - self.gradients - self.shared_gradients
             alive |= new
             live += self.of(new)
-            most = max(most, live)
+            most = max(most, live + costs[op.number].scratch)
             gone = {n for n in (*op.reads, *op.writes) if last_use[n] == k} & alive - stays
             alive -= gone
             live -= self.of(gone)

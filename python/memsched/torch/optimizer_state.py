@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim import optimizer as _optimizers
 
 from memsched.errors import InvalidInputError, shown
@@ -45,6 +45,12 @@ def optimizer_bytes(
         return optimizer_bytes(inner, device, stepping=stepping)  # which it wraps, as those of accelerate do
     state = [*tensors_of(dict(optimizer.state)), *_state_after_one_step(optimizer, stepping)]
     return distinct_bytes([tensor for tensor in state if tensor.device.type in (device.type, "meta")])
+
+
+def state_bytes(optimizer: torch.optim.Optimizer | int | None, device: torch.device) -> int:
+    """Bytes of the state that an optimiser has on the device already."""
+    state = tensors_of(dict(optimizer.state)) if isinstance(optimizer, torch.optim.Optimizer) else []
+    return distinct_bytes([one for one in state if one.device.type == device.type and not isinstance(one, FakeTensor)])
 
 
 def check_owner(optimizer: Any, model: torch.nn.Module) -> None:

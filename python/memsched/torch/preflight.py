@@ -19,7 +19,7 @@ from memsched.study.compare import Say
 from memsched.study.fit import LARGER, OFFLOADED, Fit, Steady, Way, check_asked, device_memory
 from memsched.support import checks
 from memsched.support.arguments import public
-from memsched.support.units import Bytes, counted, parse_bytes
+from memsched.support.units import counted, parse_bytes
 from memsched.torch.batches import (
     OtherBatchError,
     batch_of,
@@ -35,9 +35,9 @@ from memsched.torch.batches import (
 from memsched.torch.compiled.joint import run_again
 from memsched.torch.compiled.look import Loss, check_model, device_of, look, options_of
 from memsched.torch.compiled.options import Options
-from memsched.torch.compiled.plan import Timed, device_for, timed
+from memsched.torch.compiled.plan import Timed, costs_in, device_for, timed
 from memsched.torch.errors import CallError, CaptureError, told
-from memsched.torch.machines import MACHINES, machine
+from memsched.torch.machines import MACHINES, machine, memory_of
 from memsched.torch.module_state import gradients_aside
 from memsched.torch.nests import tensors_of
 from memsched.torch.optimizer_state import bytes_beside, check_owner, optimizer_bytes, optimizer_named
@@ -115,7 +115,7 @@ def fit(
     check_owner(optimizer, model)
     checks.flag("largest", largest)
     checks.progress(progress)
-    bytes_ = _memory(memory, device, model)
+    bytes_ = device_memory(memory) if memory is not None else memory_of(device, device_of(model))
     options = options_of(
         model,
         budget=bytes_,
@@ -200,7 +200,7 @@ class _Asked:
         modelled = options.device != "here" and device_of(model).type == "cpu"
         self._capability = machine(options.device)[0].capability if modelled else None
         self._batch = batch_of(self._given)
-        self._returns_loss = False
+        self._returns_loss, self._others = False, 0
         self._again: dict[int, float] = {}  # seconds of what the model's own checkpoints run again, by batch
         self.steady = functools.cache(self._steady)
         self._at = functools.cache(self._timed)
@@ -250,12 +250,12 @@ class _Asked:
         self._doing = f"largest batch, {name}: "
         if name == "plain":
             found = self.steady(self._batch)
-            fixed = found.parameters + found.buffers + found.optimizer + found.gradients + self._reserve
+            fixed = found.parameters + found.buffers + found.optimizer + found.gradients + self._beside
             return largest_within(self._plain_need, self._memory, self._batch, fixed)
         return self._largest_planned(link=name != "recompute") if name in _PLANNED else None
 
     def _plain(self) -> Way:
-        need = self.steady(self._batch).peak_memory + self._reserve
+        need = self.steady(self._batch).peak_memory + self._beside
         seconds = self._seconds(self._batch)
         return self._way("plain", need, seconds, _CHECKPOINTED if self._again[self._batch] else "")
 
@@ -274,7 +274,7 @@ class _Asked:
         found, link = self.steady(self._batch), self._device(link=True)
         if not found.optimizer:
             return []
-        need = max(found.peak_forward_backward - found.optimizer, found.parameters + found.gradients) + self._reserve
+        need = max(found.peak_forward_backward - found.optimizer, found.parameters + found.gradients) + self._beside
         seconds = self._seconds(self._batch) + found.gradients / link.d2h + found.parameters / link.h2d
         note = "its updates are not timed, and memsched does not run it"
         return [self._way(OFFLOADED, need, seconds, note)]
@@ -287,7 +287,7 @@ class _Asked:
         note = "batch normalisation sees each part by itself" if norms else ""
         for k in parts:
             try:
-                need = self.steady(self._batch // k, k).peak_memory + self._reserve
+                need = self.steady(self._batch // k, k).peak_memory + self._beside
                 if need > self._memory:  # its time does not count
                     found = [self._way(f"{k} micro-batches", need, math.nan, note)]
                 else:
@@ -304,12 +304,12 @@ class _Asked:
 
     def _plain_need(self, batch: int) -> float:
         with contextlib.suppress(OtherBatchError):
-            return self.steady(batch).peak_memory + self._reserve
+            return self.steady(batch).peak_memory + self._beside
         return math.inf
 
     def _updating(self, batch: int) -> int:
         found = self.steady(self._batch)
-        return found.peak_update - found.inputs + found.inputs * batch // max(self._batch, 1) + self._reserve
+        return found.peak_update - found.inputs + found.inputs * batch // max(self._batch, 1) + self._beside
 
     def _there_is_a_plan(self, batch: int, graph: Graph, device: Device) -> bool:
         with contextlib.suppress(InfeasibleError):
@@ -371,10 +371,18 @@ class _Asked:
             if seen.unplanned:
                 raise CaptureError(f"a part of the step cannot be planned: {seen.unplanned[0]}")
         self._returns_loss = any(one.meta["val"].numel() == 1 for one in seen.visits[-1].joint.tangents)
+        if device_of(self._model).type == "cuda":  # where it is measured
+            self._others = seen.resident.others
         found = timed(seen.visits, seen.returns, seen.resident, self._options)
-        both = zip(seen.visits, found.facts["seconds"], strict=True)
-        self._again[batch] = sum(seconds[n] for visit, seconds in both for n in run_again(visit.joint))
+        both = zip(seen.visits, costs_in(found.facts), strict=True)
+        self._again[batch] = sum(costs[n].seconds for visit, costs in both for n in run_again(visit.joint))
         return found
+
+    @property
+    def _beside(self) -> int:
+        """Bytes that are no part of the step: what the caller asked for, and what is on the device anyway."""
+        self._at(self._batch)
+        return self._reserve + self._others
 
     def _seconds(self, batch: int) -> float:
         """Of the plain step, with the model's own checkpoints."""
@@ -383,17 +391,3 @@ class _Asked:
     def _device(self, *, link: bool) -> Device:
         options = self._options if link else replace(self._options, bandwidth=0)
         return device_for(self._memory, self._at(self._batch).link, options)
-
-
-def _memory(memory: str | int | None, device: str, model: torch.nn.Module) -> int:
-    """Bytes of the device."""
-    if memory is not None:
-        return device_memory(memory)
-    if device != "here":
-        return Bytes(machine(device)[0].memory, "GB")  # as data sheets have it
-    where = device_of(model)
-    if where.type != "cuda":
-        raise InvalidInputError(
-            'memory is None and the model is on the CPU; give memory="80GiB", or the device to train on: device="h200"'
-        )
-    return int(torch.cuda.get_device_properties(where).total_memory)

@@ -21,7 +21,7 @@ from memsched.torch.chain_of import Bytes, stages_of
 from memsched.torch.compiled.as_graph import Visit, held_by_caller
 from memsched.torch.compiled.look import Look, look
 from memsched.torch.compiled.options import Options
-from memsched.torch.compiled.times import measured_seconds, modelled_seconds
+from memsched.torch.compiled.times import measured_costs, modelled_costs
 from memsched.torch.errors import CallError, CaptureError, told
 from memsched.torch.link import measure_link
 from memsched.torch.machines import Machine, machine
@@ -90,7 +90,7 @@ def profile(
         seen = look(model, args, dict(kwargs or {}), options, prepare=prepare)
     visit = _only_graph(seen, model)
     joint, sizes = visit.joint, visit.sizes
-    seconds, busy = (modelled_seconds(joint, sizes, chip), "") if chip else measured_seconds(joint, sizes)
+    costs, busy = (modelled_costs(joint, sizes, chip), "") if chip else measured_costs(joint, sizes)
     link = link or measure_link(joint.device)
     found = Bytes(joint, sizes, stages_of(joint))
     resident = _resident(found, seen, model, modelled=chip is not None)
@@ -102,7 +102,7 @@ def profile(
         "link_bandwidth": link.bandwidth,
         "resident": resident,
     }
-    return found.chain(seen.resident.inputs, seconds, resident, name or type(model).__name__, provenance)
+    return found.chain(seen.resident.inputs, costs, resident, name or type(model).__name__, provenance)
 
 
 def profile_spec(

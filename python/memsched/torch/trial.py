@@ -29,6 +29,16 @@ class Step:
     form: list[Any] = field(default_factory=list)
     """How the result nests; of each leaf whether it is a tensor that needs a gradient, or what it is."""
 
+    def on_host(self) -> Step:
+        """The same, where it takes no memory of the device."""
+        return replace(
+            self,
+            outputs=[None if one is None else one.cpu() for one in self.outputs],
+            gradients={name: None if one is None else one.cpu() for name, one in self.gradients.items()},
+            buffers={name: one.cpu() for name, one in self.buffers.items()},
+            random=[one.cpu() for one in self.random],
+        )
+
     def without_noise(self, again: Step) -> Step:
         """The step less what another run of the same step computed otherwise."""
         return replace(

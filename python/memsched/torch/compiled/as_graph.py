@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -20,6 +20,13 @@ LEAVE, RETURN, END = "leave", "return", "end"
 """Ops that no call of the step is: the caller takes the results, brings gradients, and takes gradients."""
 
 Step = Mapping[str, Any]
+
+
+class Cost(NamedTuple):
+    """What one run of an operation takes."""
+
+    seconds: float = 0.0
+    scratch: int = 0  # bytes that its kernels allocate and give back, beside what it reads and writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +183,15 @@ class Visit:
         return [self.sizes.bytes_of(n) for n in self.joint.storages_in(gradients)]
 
 
+def no_costs(visit: Visit) -> list[Cost]:
+    """Of a visit of which nothing was measured."""
+    return [Cost()] * len(visit.joint.operations)
+
+
 def step_graph(
     visits: Sequence[Visit],
     returns: Sequence[int],
-    seconds: Sequence[Sequence[float]],
+    costs: Sequence[Sequence[Cost]],
     *,
     resident: int,
     name: str = "step",
@@ -190,11 +202,11 @@ def step_graph(
     operations with effects, and those that draw random numbers, in their order. The gradients of a backward stay with
     the caller while those after it run, which have them as workspace; so they have in their forward, too.
 
-    `visits` are in the order of their forwards, `returns` tells the order of their backwards, and `seconds` has those
+    `visits` are in the order of their forwards, `returns` tells the order of their backwards, and `costs` has those
     of each visit's operations.
     """
     value = visits[-1].loss.value
-    parts = [_Part(visit, seconds[k], prefix(k, len(visits)), value) for k, visit in enumerate(visits)]
+    parts = [_Part(visit, costs[k], prefix(k, len(visits)), value) for k, visit in enumerate(visits)]
     gathered, known = 0, set[tuple[int, frozenset[int]]]()
     for k in returns:
         visit = visits[k]
@@ -289,8 +301,8 @@ def joined(
 
 
 class _Part:
-    def __init__(self, visit: Visit, seconds: Sequence[float], prefix: str, value: int) -> None:
-        self._visit, self._seconds, self._prefix = visit, seconds, prefix
+    def __init__(self, visit: Visit, costs: Sequence[Cost], prefix: str, value: int) -> None:
+        self._visit, self._costs, self._prefix = visit, costs, prefix
         self._value = value  # bytes of the loss, in the backward
         joint = visit.joint
         self._held = held_storages(joint)
@@ -338,9 +350,9 @@ class _Part:
             reads += [self._chain] if self._chain is not None else []
             self._chain = self._order(op.node.name)
             writes.append(self._chain)
-        within = self._visit.sizes.within(op.node)
+        seconds, scratch = self._costs[op.number]
+        within = scratch + self._visit.sizes.within(op.node) + (self._value if op.backward else 0)
         within += self._visit.sizes.total(self._held.intersection(op.writes)) if len(op.writes) > 1 else 0
-        within += self._value if op.backward else 0
         return {
             "name": self._prefix + op.node.name,
             "phase": "bwd" if op.backward else "fwd",
@@ -348,7 +360,7 @@ class _Part:
             "layer": op.number,
             "reads": reads,
             "writes": writes,
-            "choices": [{"alg": "plain", "time": self._seconds[op.number], "workspace": within + self.gathered}],
+            "choices": [{"alg": "plain", "time": seconds, "workspace": within + self.gathered}],
             "once": op.once,
         }
 

@@ -93,6 +93,7 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Cal
         return unplanned(module, CaptureError("compiled autograd, which traces backwards once more, knows no plans"))
     units: list[Unit] = []
     direct: list[Callable[..., Any]] = []  # instead of what AOTAutograd makes, if it can be called
+    examples = list(inputs)  # until it is compiled: AOTAutograd keeps the functions below
     prepare: Callable[[fx.GraphModule], None] | None = None
     inference: Callable[[fx.GraphModule], Boxed] = python_code
     decompositions: Mapping[Any, Callable[..., Any]] | None = None
@@ -117,7 +118,7 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Cal
 
     def forward() -> Boxed:
         (unit,) = units
-        left = around(unit.joint.module, inputs, unit.joint.gradients, len(unit.joint.tangents), autocast=autocast)
+        left = around(unit.joint.module, examples, unit.joint.gradients, len(unit.joint.tangents), autocast=autocast)
         unit.marked = left is None and group.options.mode == "inductor"
         direct.extend([function_of(unit, left)] if left is not None else [])
         return unit.forward
@@ -144,7 +145,7 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Cal
         raise
     except (CaptureError, AssertionError, NotImplementedError, RuntimeError) as error:  # of AOTAutograd, too
         return unplanned(module, error, offload=_offloads(group.options))
-
+    examples.clear()
     return Guarded(module, _called(planned, direct, units, group.options.optimizer), offload=_offloads(group.options))
 
 

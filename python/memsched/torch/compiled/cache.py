@@ -15,9 +15,9 @@ from memsched._core import Graph, __version__
 from memsched.errors import MemschedError
 from memsched.support.documents import Document, check_keys, read_document, write_document
 
-FORMAT = "memsched-compiled/1"
+FORMAT = "memsched-compiled/2"
 _UNUSABLE = (MemschedError, OSError, ValueError)  # of a folder or a file; the last, if its name cannot be encoded
-_KEYS = ("seconds", "strides_differ", "source", "device", "planner", "params", "steps")
+_KEYS = ("costs", "strides_differ", "source", "device", "planner", "params", "steps")
 
 
 def folder() -> Path | None:

@@ -111,14 +111,17 @@ class Traffic:
         if event is not None:
             self.lanes.wait(event)
 
+    def knows(self, host: torch.Tensor) -> bool:
+        """Whether a copy on the host is one of its own."""
+        return host.untyped_storage()._cdata in self._layouts
+
     def _key(self, host: torch.Tensor) -> int:
-        key = host.untyped_storage()._cdata
-        if key not in self._layouts:
+        if not self.knows(host):
             raise MemschedError(
                 "a tensor that was offloaded is not the one that comes back: hooks around the call, such as "
                 "saved_tensors_hooks, must keep tensors as they are; do without them, or plan with bandwidth=0"
             )
-        return key
+        return host.untyped_storage()._cdata
 
     @_one_at_a_time
     def _take_back(self, key: int, memory: torch.Tensor) -> None:
@@ -159,7 +162,9 @@ def gone(value: torch.Tensor, host: torch.Tensor, owned: bool) -> None:
 
 
 def prefetch(host: torch.Tensor, device: torch.device) -> torch.Tensor:
-    return traffic_on(device).prefetch(host)
+    # Where a value was on the host already, as kernels of CUDA leave their seeds there, so is what comes back.
+    there = [one for one in (traffic_on(device), traffic_on(torch.device("cpu"))) if one.knows(host)]
+    return (there or [traffic_on(device)])[0].prefetch(host)
 
 
 def arrived(value: torch.Tensor, host: torch.Tensor) -> torch.Tensor:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from memsched.support.units import parse_bytes
+from memsched.support.units import parse_bandwidth, parse_bytes
 from memsched.torch.compiled.as_graph import Resident, Visit, held_by_caller
 from memsched.torch.compiled.options import Options
+from memsched.torch.compiled.private import unset_fake_temporarily
 from memsched.torch.compiled.sizes import LossBytes
+from memsched.torch.compiled.times import measured_costs
 from memsched.torch.compiled.unit import Unit
-from memsched.torch.optimizer_state import optimizer_bytes
+from memsched.torch.optimizer_state import optimizer_bytes, state_bytes
 
 if TYPE_CHECKING:
     from memsched.torch.compiled.group import Group
@@ -131,8 +133,9 @@ def held_in_step(calls: Sequence[Call], visits: Sequence[Visit], options: Option
         results = {-1: own[-1].results}
     others += _MARKER * sum(unit.marked for call in calls if (unit := call.unit()) is not None)
     if device.type == "cuda":
+        _run_once(visits, options)
         known = sum(size for size, _ in given.values()) + sum(gradients.values())
-        others = max(0, torch.cuda.memory_allocated(device) - known) + context_bytes(device)
+        others = others_on(device, known + state_bytes(options.optimizer, device))
     return Resident(
         parameters=sum(size for size, lasts in given.values() if lasts) + sum(one.parameters for one in own),
         inputs=sum(size for key, (size, lasts) in given.items() if not lasts and key not in results),
@@ -155,6 +158,26 @@ def gradient_bytes(values: Iterable[torch.Tensor]) -> int:
     """Bytes of the memory of the gradients that parameters and inputs have."""
     found = [one for value in values if value.is_leaf and (one := value.grad) is not None]
     return sum([one.untyped_storage().nbytes() for one in found]) if found else 0
+
+
+def _run_once(visits: Sequence[Visit], options: Options) -> None:
+    """Let a CUDA device have in memory what it will: code is loaded when it first runs, and libraries allocate then.
+
+    cuBLAS has a workspace for each thread that multiplies, so that autograd's has one, too. With its first stream
+    PyTorch makes all that it has.
+    """
+    if options.bandwidth is None or parse_bandwidth(options.bandwidth, "bandwidth") > 0:
+        torch.cuda.Stream(visits[0].joint.device)
+    with unset_fake_temporarily(), torch.enable_grad():
+        a = torch.ones(16, 16, device=visits[0].joint.device, requires_grad=True)
+        torch.autograd.grad(torch.addmm(a[0], a, a).sum(), a)
+        for visit in visits:
+            measured_costs(visit.joint, visit.sizes)
+
+
+def others_on(device: torch.device, known: int) -> int:
+    """Bytes that are occupied on a CUDA device beside those that are known: the context, and tensors of others."""
+    return max(0, torch.cuda.memory_allocated(device) - known) + context_bytes(device)
 
 
 def context_bytes(device: torch.device) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +21,9 @@ from memsched.study.compare import plan as plan_graph
 from memsched.support.documents import Document, fields, plain
 from memsched.support.units import format_bytes, parse_bandwidth, parse_bytes, unit_written
 from memsched.torch.compiled import cache
-from memsched.torch.compiled.as_graph import LEAVE, RETURN, Resident, Visit, in_order, step_graph
+from memsched.torch.compiled.as_graph import LEAVE, RETURN, Cost, Resident, Visit, in_order, no_costs, step_graph
 from memsched.torch.compiled.options import Options
-from memsched.torch.compiled.times import measured_seconds, modelled_seconds
+from memsched.torch.compiled.times import measured_costs, modelled_costs
 from memsched.torch.link import default_host_memory, measure_link
 from memsched.torch.machines import Link, machine
 from memsched.torch.report import ShowsResult, describe
@@ -85,15 +86,20 @@ class Timed:
 def timed(
     visits: Sequence[Visit], returns: Sequence[int], held: Resident, options: Options, name: str = "step"
 ) -> Timed:
-    """Measure or model the times of a step."""
-    seconds, source, link = _times_of(visits, options)
+    """Measure or model the costs of a step."""
+    costs, source, link = _costs_of(visits, options)
     facts = {
         "format": cache.FORMAT,
-        "seconds": seconds,
+        "costs": [[list(cost) for cost in each] for each in costs],
         "strides_differ": [visit.joint.strides_differ for visit in visits],
         "source": source,
     }
-    return Timed(step_graph(visits, returns, seconds, resident=held.total, name=name), facts, link)
+    return Timed(step_graph(visits, returns, costs, resident=held.total, name=name), facts, link)
+
+
+def costs_in(document: Document) -> list[list[Cost]]:
+    """Of each visit's operations, as a document of plans has them."""
+    return [[Cost(float(seconds), int(scratch)) for seconds, scratch in costs] for costs in document["costs"]]
 
 
 def plan_and_document(
@@ -112,15 +118,15 @@ def plan_and_document(
     fit, too.
     """
     problem = _Problem(visits, [returns, *others], held, options, name)
-    memory, device, untimed = problem.memory(options.budget), visits[0].joint.device, problem.untimed[0]
-    general, key = key_of_step(untimed, options, device), key_of_step(untimed, options, device, memory)
+    device, untimed = visits[0].joint.device, problem.untimed[0]
+    general, key = key_of_step(untimed, options, device), key_of_step(untimed, options, device, problem.about)
     document = (known or {}).get(general) or cache.find(key)
-    plan = problem.usable(document, memory) if document is not None else None
+    plan = problem.usable(document) if document is not None else None
     if document is None or plan is None:
-        plan, document = problem.solved_or_told(memory)
+        plan, document = problem.solved_or_told()
         cache.keep(key, document)
     shared = cache.agreed(general, document)
-    if shared != document and (other := problem.usable(shared, memory)) is not None:
+    if shared != document and (other := problem.usable(shared)) is not None:
         return other, shared
     return plan, document
 
@@ -129,8 +135,7 @@ def plan_for_another(
     visits: Sequence[Visit], orders: Sequence[Sequence[int]], held: Resident, options: Options, document: Document
 ) -> CompiledPlan | None:
     """A plan that was made for another budget, or beside other memory; None if it does not fit this one."""
-    problem = _Problem(visits, orders, held, options)
-    return problem.usable(document, problem.memory(options.budget))
+    return _Problem(visits, orders, held, options).usable(document)
 
 
 def key_of_step(graph: Graph, options: Options, device: torch.device, memory: int | None = None) -> str:
@@ -231,30 +236,38 @@ class _Problem:
         name: str = "step",
     ) -> None:
         self._visits, self._orders, self._held, self._options, self._name = visits, orders, held, options, name
-        seconds = [[0.0] * len(visit.joint.operations) for visit in visits]
-        self.untimed = [self._graph(seconds, k) for k in range(len(orders))]  # by order
+        self.untimed = self._graphs([no_costs(visit) for visit in visits])  # by order
 
-    def _graph(self, seconds: Sequence[Sequence[float]], order: int = 0) -> Graph:
+    def _graphs(self, costs: Sequence[Sequence[Cost]]) -> list[Graph]:
+        """The step in each order."""
         held = self._held.total
-        return step_graph(self._visits, self._orders[order], seconds, resident=held, name=self._name)
+        return [step_graph(self._visits, one, costs, resident=held, name=self._name) for one in self._orders]
 
-    def memory(self, budget: str | int) -> int:
-        """A budget in bytes; if it is a percentage, that of the order that needs most."""
-        return max(parse_memory(budget, graph, "the budget") for graph in self.untimed)
+    @property
+    def about(self) -> int:
+        """The budget in bytes as far as it is known before anything is measured; cached plans are found by it."""
+        return _bytes_of(self._options.budget, self.untimed)
+
+    @functools.cached_property
+    def _timed(self) -> tuple[Timed, list[Graph]]:
+        """The first order with its costs, and each."""
+        found = timed(self._visits, self._orders[0], self._held, self._options, self._name)
+        return found, self._graphs(costs_in(found.facts))
 
     def solved(self, memory: int, *, quick: bool = False) -> tuple[CompiledPlan, Document]:
         """A plan, and how the cache keeps it.
 
         Where those for each order fit in no other, plans for less memory may.
         """
-        found = timed(self._visits, self._orders[0], self._held, self._options, self._name)
+        found, graphs = self._timed
         if not quick:
             warn_if_slow(found.graph, slowest(device_for(memory, found.link, self._options)), "bandwidth")
         needed = None  # no error, which would keep the frames of the step alive
-        for order, less, briefly in self._tries(memory, quick):
-            graph = self._graph(found.facts["seconds"], order)
+        for order, less, briefly in self._tries(memory, graphs[0], quick):
             try:
-                result = _solve(graph, device_for(less, found.link, self._options), self._options, quick=briefly)
+                result = _solve(
+                    graphs[order], device_for(less, found.link, self._options), self._options, quick=briefly
+                )
             except InfeasibleError as error:
                 needed = needed or (error.min_memory if less == memory else None)
                 continue
@@ -268,18 +281,20 @@ class _Problem:
         reason = f"{self._options.planner} needs" if needed else "no plan fits in each order of its backwards, in"
         raise too_small(found.graph, memory, reason, needed or memory)
 
-    def _tries(self, memory: int, quick: bool) -> Iterator[tuple[int, int, bool]]:
+    def _tries(self, memory: int, graph: Graph, quick: bool) -> Iterator[tuple[int, int, bool]]:
         """Orders to plan for, the memory that their plans may use, and whether to plan briefly, as `careful` does."""
         if len(self._orders) == 1:
             yield 0, memory, quick
             return
-        least, orders = min_memory(self.untimed[0]), range(len(self._orders))
+        least, orders = min_memory(graph), range(len(self._orders))
         for briefly in (quick, True)[: 1 if quick else 2]:
             for k in range(_TRIES):
                 yield from ((order, memory - (memory - least) * k // _TRIES, briefly) for order in orders)
 
-    def solved_or_told(self, memory: int) -> tuple[CompiledPlan, Document]:
+    def solved_or_told(self) -> tuple[CompiledPlan, Document]:
         """A plan, and how the cache keeps it; without one, the error names a budget that has one."""
+        found, graphs = self._timed
+        memory = _bytes_of(self._options.budget, graphs)
         try:
             return self.solved(memory)
         except InfeasibleError:
@@ -287,26 +302,33 @@ class _Problem:
                 raise
             needed = self.careful(memory).result.device.memory
             reason = "selective needs" if len(self._orders) == 1 else "for each order of its backwards selective needs"
-            raise too_small(self.untimed[0], memory, reason, needed) from None
+            raise too_small(found.graph, memory, reason, needed) from None
 
     def careful(self, memory: int) -> CompiledPlan:
         """A plan for about the least memory above the given one for which there is one, of whole percents."""
-        budgets = [self.memory(f"{percent}%") for percent in range(101)]
+        _, graphs = self._timed
+        budgets = [_bytes_of(f"{percent}%", graphs) for percent in range(101)]
         return _least_enough(budgets, memory, lambda one: self.solved(one, quick=True)[0])
 
-    def usable(self, document: Document, memory: int) -> CompiledPlan | None:
-        """A plan from a cache or another process; None if it is none for this step, or does not fit in all orders."""
+    def usable(self, document: Document, memory: int | None = None) -> CompiledPlan | None:
+        """A plan from elsewhere, for so many bytes or the budget; None if it is none for this step in all orders."""
         try:
+            graphs = self._graphs(costs_in(document))
+            memory = memory if memory is not None else _bytes_of(self._options.budget, graphs)
             for visit, differ in zip(self._visits, document["strides_differ"], strict=True):
                 visit.joint.strides_differ |= bool(differ)
-            steps, seconds = document["steps"], document["seconds"]
-            found = [adopted(self._graph(seconds), document, memory, self._held)]
-            for k, order in enumerate(self._orders[1:], 1):
-                other = {**document, "steps": in_order(steps, order)}
-                found.append(adopted(self._graph(seconds, k), other, memory, self._held))
+            found = [adopted(graphs[0], document, memory, self._held)]
+            for graph, order in zip(graphs[1:], self._orders[1:], strict=True):
+                other = {**document, "steps": in_order(document["steps"], order)}
+                found.append(adopted(graph, other, memory, self._held))
             return found[0]
         except (MemschedError, TypeError, ValueError, LookupError):
             return None
+
+
+def _bytes_of(budget: str | int, graphs: Sequence[Graph]) -> int:
+    """A budget in bytes; if it is a percentage, that of the graph that needs most."""
+    return max(parse_memory(budget, graph, "the budget") for graph in graphs)
 
 
 def adopted(graph: Graph, document: Document, memory: int, held: Resident) -> CompiledPlan:
@@ -352,15 +374,15 @@ def _held_at(result: Result, name: str) -> tuple[Any, dict[str, int]]:
     raise InternalError(f"a plan of a captured step has no {name}")
 
 
-def _times_of(visits: Sequence[Visit], options: Options) -> tuple[list[list[float]], str, Link | None]:
-    """The seconds of each visit's operations, where they come from, and the link to the host."""
+def _costs_of(visits: Sequence[Visit], options: Options) -> tuple[list[list[Cost]], str, Link | None]:
+    """Those of each visit's operations, where the times come from, and the link to the host."""
     on = visits[0].joint.device
     if options.device == "here":
         link = measure_link(on) if options.bandwidth is None and on.type == "cuda" else None
-        found, told = zip(*(measured_seconds(visit.joint, visit.sizes) for visit in visits), strict=True)
+        found, told = zip(*(measured_costs(visit.joint, visit.sizes) for visit in visits), strict=True)
         return list(found), f"measured on {_device_name(on)}{max(told)}", link
     chip, link = machine(options.device)
-    return [modelled_seconds(visit.joint, visit.sizes, chip) for visit in visits], describe_model(chip), link
+    return [modelled_costs(visit.joint, visit.sizes, chip) for visit in visits], describe_model(chip), link
 
 
 def device_for(memory: int, link: Link | None, options: Options) -> Device:

@@ -111,6 +111,7 @@ def compile_joint(
     that are traced as others.
     """
     joints: list[fx.GraphModule] = []
+    given = len(inputs)  # AOTAutograd keeps the functions below: they hold no inputs
 
     def split(
         joint: fx.GraphModule,
@@ -124,7 +125,7 @@ def compile_joint(
         return partition(joint, num_fwd_outputs, static_lifetime_input_indices or ())
 
     def compile_forward(graph: fx.GraphModule, example: Any) -> Boxed:
-        _let_save(len(inputs) + sum(len(part.graph.nodes) for part in joints))
+        _let_save(given + sum(len(part.graph.nodes) for part in joints))
         return boxed(forward())
 
     backend = aot_autograd(
@@ -292,6 +293,11 @@ def call_for_results(mode: FakeTensorMode, note: Callable[[Any], None]) -> None:
         return out
 
     mode.dispatch = noted
+
+
+def wait_on_cuda(cycles: int) -> None:
+    """Let the current stream do nothing for so many cycles."""
+    torch.cuda._sleep(cycles)
 
 
 def is_tracing() -> bool:

@@ -12,9 +12,9 @@ from memsched.errors import InfeasibleError, MemschedError
 from memsched.planners.registry import min_memory
 from memsched.problems.problem import peak_memory, simulate
 from memsched.support.documents import Document
-from memsched.torch.compiled.as_graph import Resident, Visit, joined, prefix, step_graph
+from memsched.torch.compiled.as_graph import Cost, Resident, Visit, joined, prefix, step_graph
 from memsched.torch.compiled.options import Options
-from memsched.torch.compiled.plan import CompiledPlan, plan_and_document
+from memsched.torch.compiled.plan import CompiledPlan, costs_in, plan_and_document
 from memsched.torch.compiled.unit import Unit, Version
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Spanned:
     held: Resident
     orders: Sequence[Sequence[int]]
     plan: CompiledPlan
-    seconds: Sequence[Sequence[float]] = ()
+    costs: Sequence[Sequence[Cost]] = ()
 
     @property
     def alive(self) -> bool:
@@ -40,7 +40,7 @@ class Spanned:
     @property
     def enough(self) -> int:
         """Memory for the step as in plain PyTorch, in any of the orders."""
-        graphs = [step_graph(self.visits, order, self.seconds, resident=self.held.total) for order in self.orders]
+        graphs = [step_graph(self.visits, order, self.costs, resident=self.held.total) for order in self.orders]
         return max(map(peak_memory, graphs))
 
     def versions(self, path: Sequence[Any], planned: Mapping[Any, int]) -> list[Version]:
@@ -55,7 +55,7 @@ class Spanned:
 
     def with_less(self, options: Options, share: float) -> CompiledPlan | None:
         """A plan that leaves more room, if there is one: for a share of the way from the least memory to the budget."""
-        least = min_memory(step_graph(self.visits, self.orders[0], self.seconds, resident=self.held.total))
+        least = min_memory(step_graph(self.visits, self.orders[0], self.costs, resident=self.held.total))
         memory = self.plan.result.device.memory
         less = replace(options, budget=int(least + share * (memory - least)))
         try:
@@ -69,7 +69,7 @@ class Spanned:
             return True
         device = self.plan.result.device
         for order in self.orders:
-            graph = step_graph(self.visits, order, self.seconds, resident=self.held.total)
+            graph = step_graph(self.visits, order, self.costs, resident=self.held.total)
             steps = joined(graph, [(one.forward_steps, one.backward_steps) for one in versions], order)
             try:
                 simulate(graph, Schedule(steps, budget=device.memory, graph=graph.name), device)
@@ -140,7 +140,7 @@ def spanned(
     alive = [unit.itself for unit in units]
     if options.mode == "eager":
         plan, document = plan_and_document(visits, orders[0], held, options, known, orders[1:])
-        return Spanned(alive, visits, held, orders, plan, document["seconds"])
+        return Spanned(alive, visits, held, orders, plan, costs_in(document))
     from memsched.torch.compiled.fit import Fitting  # Inductor takes seconds to import
 
     halves = [unit.halves(visit) for unit, visit in zip(units, visits, strict=True)]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from memsched._core import Graph
 from memsched.support.documents import Document
-from memsched.torch.compiled.as_graph import Resident, Visit, prefix, step_graph
+from memsched.torch.compiled.as_graph import Resident, Visit, no_costs, prefix, step_graph
 from memsched.torch.compiled.group import Group
 from memsched.torch.compiled.held import Call, Due, Key, Path, held_in_step, visits_of
 from memsched.torch.compiled.options import Options
@@ -18,6 +19,8 @@ from memsched.torch.compiled.plan import CompiledPlan, key_of_step
 from memsched.torch.compiled.sizes import LossBytes
 from memsched.torch.compiled.unit import Unit
 from memsched.torch.errors import CaptureError
+
+_LOADED_LATER = 16 * 2**20  # bytes of code that a CUDA device has loaded after a step, and not after a look at it
 
 Form = tuple[list[tuple[str, int]], list[tuple[Any, ...]]]
 
@@ -43,7 +46,9 @@ class Unplanned(Group):
         if not units:
             raise CaptureError("PyTorch captures nothing of the step")
         visits = visits_of(units, self._calls, self._loss)
-        return visits, self._order(), held_in_step(self._calls, visits, self.options)
+        held = held_in_step(self._calls, visits, self.options)
+        later = _LOADED_LATER if visits[0].joint.device.type == "cuda" else 0
+        return visits, self._order(), replace(held, others=held.others + later)
 
     def _alone(self, unit: Unit, call: Call, key: Key) -> int:
         return unit.as_traced()
@@ -81,8 +86,7 @@ class Expecting(Group):
 
 
 def _form_of(visit: Visit) -> Form:
-    untimed = [0.0] * len(visit.joint.operations)
-    return _form_in(step_graph([visit], [0], [untimed], resident=0), "")
+    return _form_in(step_graph([visit], [0], [no_costs(visit)], resident=0), "")
 
 
 def _form_in(graph: Graph, own: str) -> Form:

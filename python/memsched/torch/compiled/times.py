@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 from torch._subclasses import FakeTensorMode
 
+from memsched.torch.compiled import private
+from memsched.torch.compiled.as_graph import Cost
 from memsched.torch.compiled.calls import bound
 from memsched.torch.compiled.joint import Joint, Operation, is_foreign
 from memsched.torch.compiled.sizes import Sizes
@@ -21,7 +26,11 @@ from memsched.torch.roofline import Roofline
 _REPEATS = 4
 _ENOUGH = 0.02  # seconds of repeats, after which one operation has been timed enough
 _CACHES = 16 * 2**20  # bytes that push what an operation reads out of a core's own caches, where a step rarely has it
-_TOUCHED = 10e9  # bytes a second, where an operation cannot be tried alone
+_TOUCHED = 10e9  # bytes a second, where an operation cannot be tried alone on a CPU
+
+_COPIED = 256 * 2**20  # bytes, to learn what a CUDA device touches in a second
+_CYCLES = 2e9  # of a CUDA device in a second, or fewer
+_LONGEST = 0.1  # seconds that it is kept waiting
 
 _BUSY = 0.8  # of its time a thread computes that nobody disturbs
 
@@ -29,26 +38,34 @@ _BUSY = 0.8  # of its time a thread computes that nobody disturbs
 class _Tried(NamedTuple):
     seconds: float
     running: float  # of these, what the thread ran
-    differs: bool  # results lie otherwise than traced
+    differs: bool = False  # results lie otherwise than traced
+    scratch: int = 0
+    issued: float = 0.0  # seconds that the host takes to issue it, where another device runs it
 
 
 _measured: dict[Any, _Tried] = {}  # by operation, shapes and devices: models repeat theirs, and so do plans
 
 
-def measured_seconds(joint: Joint, sizes: Sizes) -> tuple[list[float], str]:
+def measured_costs(joint: Joint, sizes: Sizes) -> tuple[list[Cost], str]:
     """Of each operation, on made-up values on its device; operations that are alike are timed once. And a warning.
 
     An operation that cannot, or should not, run on made-up values counts as one pass over the bytes that it touches. A
     call that is folded into its readers adds to each only what it takes beyond such a pass. The warning is empty where
     the thread that measured ran all the while: else others had the cores that PyTorch's threads need.
+
+    On CUDA the times are those of the device, or of the host that issues the operations: of both that which takes
+    longer for all of them. What kernels allocate within is known there, from the allocator, and counted nowhere else.
     """
-    found, all_tried = [], []
+    all_tried, more = list[_Tried](), list[float]()
     with torch.no_grad(), generators_unchanged():
         for op in joint.operations:
             tried = _passed(op.node, sizes) if op.once else _tried(op.node, sizes)
-            found.append(tried.seconds + sum(_beyond_a_pass(one, sizes) for one in _into(joint, op)))
             joint.strides_differ |= tried.differs
             all_tried.append(tried)
+            more.append(sum(_beyond_a_pass(one, sizes) for one in _into(joint, op)))
+    by_host = sum(one.issued for one in all_tried) > sum(one.seconds for one in all_tried)
+    times = [one.issued if by_host else one.seconds for one in all_tried]
+    found = [Cost(a + b, one.scratch) for a, b, one in zip(times, more, all_tried, strict=True)]
     share = sum(one.running for one in all_tried) / (sum(one.seconds for one in all_tried) or 1.0)
     waited = f"too long: the thread waited {1 - share:.0%} of the time, as where others take the cores"
     return found, f", {waited}; set OMP_NUM_THREADS=1" if all_tried and share < _BUSY else ""
@@ -56,7 +73,7 @@ def measured_seconds(joint: Joint, sizes: Sizes) -> tuple[list[float], str]:
 
 def _passed(node: fx.Node, sizes: Sizes) -> _Tried:
     seconds = _one_pass(node, sizes)
-    return _Tried(seconds, seconds, False)
+    return _Tried(seconds, seconds)
 
 
 def _tried(node: fx.Node, sizes: Sizes) -> _Tried:
@@ -73,12 +90,26 @@ def _tried(node: fx.Node, sizes: Sizes) -> _Tried:
 
 def _can_be_tried(node: fx.Node) -> bool:
     """Whether made-up values do no harm: some kernels trust what they read, and nobody knows those of users."""
-    target = node.target
-    if is_foreign(target):
+    if is_foreign(node.target):
         read = [one for source in node.all_input_nodes for one in tensors_of(source.meta.get("val"))]
         return all(one.dtype.is_floating_point for one in read)
-    names = [one.name for one in target._schema.arguments] if isinstance(target, torch._ops.OpOverload) else []
-    return not any("workspace" in name or "reserve" in name for name in names)
+    return all(_maker(one) is not None for one in _trusted(node))
+
+
+def _trusted(node: fx.Node) -> list[fx.Node]:
+    """Arguments whose content a kernel trusts, as another left it there."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return []
+    pairs = zip(node.target._schema.arguments, node.args, strict=False)
+    named = [(known.name, one) for known, one in pairs] + list(node.kwargs.items())
+    trusted = (one for name, one in named if "workspace" in name or "reserve" in name)
+    return [one for one in trusted if isinstance(one, fx.Node)]
+
+
+def _maker(value: fx.Node) -> fx.Node | None:
+    """The operation whose result a value is a part of, if that trusts nothing itself."""
+    maker = value.args[0] if value.target is operator.getitem else None
+    return maker if isinstance(maker, fx.Node) and not _trusted(maker) and _can_be_tried(maker) else None
 
 
 def _into(joint: Joint, op: Operation) -> set[fx.Node]:
@@ -99,7 +130,16 @@ def _beyond_a_pass(node: fx.Node, sizes: Sizes) -> float:
 
 def _one_pass(node: fx.Node, sizes: Sizes) -> float:
     """Seconds for the bytes that an operation touches."""
-    return _touched(node, sizes) / _TOUCHED
+    on = {one.device for one in tensors_of(node.meta.get("val")) if one.device.type == "cuda"}
+    return _touched(node, sizes) / (_bytes_a_second(on.pop()) if on else _TOUCHED)
+
+
+@functools.cache
+def _bytes_a_second(device: torch.device) -> float:
+    """That a CUDA device reads and writes."""
+    memory = torch.empty(_COPIED, dtype=torch.uint8, device=device)
+    memory.clone()
+    return 2 * _COPIED / _time_on_cuda(memory.clone, (), {}, device).seconds
 
 
 def _touched(node: fx.Node, sizes: Sizes) -> int:
@@ -107,37 +147,65 @@ def _touched(node: fx.Node, sizes: Sizes) -> int:
     return sum(sizes.number(one.numel()) * one.element_size() for one in touched)
 
 
-def modelled_seconds(joint: Joint, sizes: Sizes, machine: Machine) -> list[float]:
+def modelled_costs(joint: Joint, sizes: Sizes, machine: Machine) -> list[Cost]:
     """Of each operation, as a roofline model of a machine says."""
     found = []
     with FakeTensorMode() as fake, torch.no_grad(), Roofline(machine) as model:
         for op in joint.operations:
             if not isinstance(op.node.target, torch._ops.OpOverload):  # such as one that holds graphs
-                found.append(_touched(op.node, sizes) / machine.memory_bandwidth + machine.launch)
+                found.append(Cost(_touched(op.node, sizes) / machine.memory_bandwidth + machine.launch))
                 continue
             args, kwargs = _arguments(op.node, lambda one: _empty(one, sizes), sizes)
             model.lap()
             with fake:
                 op.node.target(*args, **kwargs)
-            found.append(model.lap())
+            found.append(Cost(model.lap()))
     return found
 
 
 def _time(node: fx.Node, sizes: Sizes) -> _Tried:
-    args, kwargs = _arguments(node, lambda one: _filled(one, sizes), sizes)
+    known = {one: _part_of(one, sizes) for one in _trusted(node)}
+    args, kwargs = _arguments(node, lambda one: _filled(one, sizes), sizes, known)
     call = bound(node)
-    device = next((a.device for a in args if isinstance(a, torch.Tensor)), torch.device("cpu"))
-    differs = _differs(node, call(*args, **kwargs), sizes)
+    found = call(*args, **kwargs)
+    differs = _differs(node, found, sizes)
+    on = {one.device for one in tensors_of((found, args, kwargs)) if one.device.type == "cuda"}
+    del found
+    if on:
+        return _time_on_cuda(call, args, kwargs, on.pop())._replace(differs=differs)
     best, spent = (float("inf"), 0.0), 0.0
-    other = torch.zeros(_CACHES, dtype=torch.uint8, device="cpu") if device.type == "cpu" else None
+    other = torch.zeros(_CACHES, dtype=torch.uint8, device="cpu")
     for _ in range(_REPEATS):
-        if other is not None:
-            other.add_(1)
-        taken = _once(call, args, kwargs, device)
+        other.add_(1)
+        taken = _once(call, args, kwargs)
         best, spent = min(best, taken), spent + taken[0]
         if spent > _ENOUGH:
             break
     return _Tried(*best, differs)
+
+
+def _time_on_cuda(call: Callable[..., Any], args: Any, kwargs: Any, device: torch.device) -> _Tried:
+    """Of an operation that has run before: kernels are loaded, and libraries have their memory.
+
+    What is measured waits behind an operation that only waits, so that the host is ahead, as it is in training.
+    """
+    torch.cuda.reset_peak_memory_stats(device)
+    began = time.perf_counter()
+    kept = call(*args, **kwargs)
+    issued = time.perf_counter() - began
+    scratch = torch.cuda.max_memory_allocated(device) - torch.cuda.memory_allocated(device)
+    del kept
+    marks = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(_REPEATS)]
+    private.wait_on_cuda(int(min(2 * _REPEATS * issued, _LONGEST) * _CYCLES))
+    for first, last in marks:
+        first.record()
+        began = time.perf_counter()
+        call(*args, **kwargs)
+        issued = min(issued, time.perf_counter() - began)
+        last.record()
+    torch.cuda.synchronize(device)
+    seconds = min(float(first.elapsed_time(last)) for first, last in marks) / 1000
+    return _Tried(seconds, seconds, scratch=max(0, scratch), issued=issued)
 
 
 def _differs(node: fx.Node, found: Any, sizes: Sizes) -> bool:
@@ -151,16 +219,8 @@ def _differs(node: fx.Node, found: Any, sizes: Sizes) -> bool:
     return False
 
 
-def _once(call: Callable[..., Any], args: Any, kwargs: Any, device: torch.device) -> tuple[float, float]:
-    """Seconds, and how many of them this thread ran."""
-    if device.type == "cuda":
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        first.record()
-        call(*args, **kwargs)
-        last.record()
-        last.synchronize()
-        seconds = float(first.elapsed_time(last)) / 1000
-        return seconds, seconds
+def _once(call: Callable[..., Any], args: Any, kwargs: Any) -> tuple[float, float]:
+    """Seconds on the CPU, and how many of them this thread ran."""
     began, ran = time.perf_counter(), time.thread_time()
     call(*args, **kwargs)
     running, seconds = time.thread_time() - ran, time.perf_counter() - began
@@ -168,9 +228,14 @@ def _once(call: Callable[..., Any], args: Any, kwargs: Any, device: torch.device
     return running if torch.get_num_threads() == 1 else max(seconds, running), running
 
 
-def _arguments(node: fx.Node, make: Callable[[torch.Tensor], torch.Tensor], sizes: Sizes) -> tuple[Any, Any]:
-    """The arguments of a call, made from their examples; one that occurs twice is made once."""
-    made: dict[fx.Node, Any] = {}
+def _arguments(
+    node: fx.Node,
+    make: Callable[[torch.Tensor], torch.Tensor],
+    sizes: Sizes,
+    known: Mapping[fx.Node, Any] = MappingProxyType({}),
+) -> tuple[Any, Any]:
+    """The arguments of a call, made from their examples if they are not known; one that occurs twice is made once."""
+    made = dict(known)
 
     def argument(one: fx.Node) -> Any:
         if one not in made:
@@ -183,6 +248,13 @@ def _arguments(node: fx.Node, make: Callable[[torch.Tensor], torch.Tensor], size
 
     args, kwargs = fx.map_arg((node.args, node.kwargs), argument)
     return args, kwargs
+
+
+def _part_of(value: fx.Node, sizes: Sizes) -> Any:
+    """A part of a result, as the operation leaves it that makes it from made-up values."""
+    maker, part = value.args
+    args, kwargs = _arguments(maker, lambda one: _filled(one, sizes), sizes)
+    return bound(maker)(*args, **kwargs)[part]
 
 
 def _shape(example: torch.Tensor, sizes: Sizes) -> tuple[list[int], list[int]]:
