@@ -135,7 +135,7 @@ def test_a_budget_that_the_allocator_enforces(cuda: torch.device) -> None:
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(cuda).total_memory
     allowed = plan.result.schedule.budget - context_bytes(cuda)
-    torch.cuda.set_per_process_memory_fraction(1.1 * allowed / total)  # what the allocator's blocks lose
+    torch.cuda.set_per_process_memory_fraction(1.25 * allowed / total)  # what the allocator's blocks lose
     for _ in range(3):
         run(x).sum().backward()
         model.zero_grad()

@@ -7,12 +7,12 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 
 from memsched._core import Device, Graph, Schedule
-from memsched.errors import InfeasibleError, InternalError, MemschedError
+from memsched.errors import InfeasibleError, LimitError, MemschedError
 from memsched.planners.call import measured
 from memsched.planners.registry import PLANNERS, min_memory
 from memsched.problems.budget import parse_memory, slowest, told_bytes, told_memory, warn_if_slow
@@ -21,7 +21,7 @@ from memsched.study.compare import plan as plan_graph
 from memsched.support.documents import Document, fields, plain
 from memsched.support.units import format_bytes, parse_bandwidth, parse_bytes, unit_written
 from memsched.torch.compiled import cache
-from memsched.torch.compiled.as_graph import LEAVE, RETURN, Cost, Resident, Visit, in_order, no_costs, step_graph
+from memsched.torch.compiled.as_graph import LEAVE, Cost, Resident, Visit, in_order, no_costs, step_graph
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.times import measured_costs, modelled_costs
 from memsched.torch.link import default_host_memory, measure_link
@@ -31,6 +31,8 @@ from memsched.torch.roofline import describe as describe_model
 from memsched.validation.plan import validate
 
 _Plan = TypeVar("_Plan")
+Effort = Literal["full", "brief", "first"]
+"""Of the planner: as the options say, without a search, or the first plans alone, for a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,18 +170,24 @@ def plan_again(plan: CompiledPlan, document: Document, options: Options) -> tupl
         if options.planner == "selective":
             budgets = [parse_memory(f"{percent}%", graph, "the budget") for percent in range(101)]
             of: dict[int, Device] = {one: Device.from_json({**device.to_json(), "memory": one}) for one in budgets}
-            found = _least_enough(budgets, memory, lambda one: _solve(graph, of[one], options, quick=True))
+            found = _least_enough(budgets, memory, lambda one, effort: _solve(graph, of[one], options, effort))
             needed = found.device.memory
         raise too_small(graph, memory, f"{options.planner} needs", needed) from None
     return CompiledPlan(result, plan.resident, plan.times), {**document, **described(result)}
 
 
-def _solve(graph: Graph, device: Device, options: Options, *, quick: bool = False) -> Result:
+def _solve(graph: Graph, device: Device, options: Options, effort: Effort = "full") -> Result:
     if options.planner != "selective":
         return plan_graph(graph, device=device, planner=options.planner, time_limit=options.time_limit)
     reorder = any(op["name"] == LEAVE for op in graph.ops)  # the order in which several graphs run is the caller's
-    searched: dict[str, Any] = {"moves": 0} if quick else {"time_limit": options.time_limit}
-    return PLANNERS["selective"].plan(graph, device=device, reorder=reorder, **searched)
+    searched: dict[Effort, Any] = {"brief": {"moves": 0}, "first": {"time_limit": 0.0}}
+    how = searched.get(effort, {"time_limit": options.time_limit})
+    try:
+        return PLANNERS["selective"].plan(graph, device=device, reorder=reorder, **how)
+    except LimitError:
+        if effort != "first":
+            raise
+        raise InfeasibleError("the first plans do not fit", device.memory) from None
 
 
 def too_small(graph: Graph, memory: int, reason: str, needed: int) -> InfeasibleError:
@@ -205,19 +213,25 @@ def described(result: Result) -> Document:
 
 def plan_carefully(visit: Visit, held: Resident, options: Options) -> CompiledPlan:
     """Plan a visit for about the least memory for which there is a plan."""
-    return _Problem([visit], [[0]], held, options).careful(0)
+    problem = _Problem([visit], [[0]], held, options)
+    return problem.solved(problem.enough(0), "brief")[0]
 
 
-def _least_enough(budgets: Sequence[int], above: int, solved: Callable[[int], _Plan]) -> _Plan:
-    """The plan for the least of some rising budgets above one for which there is a plan, as there is for the last."""
+def _least_enough(budgets: Sequence[int], above: int, solved: Callable[[int, Effort], _Plan]) -> _Plan:
+    """The plan for about the least of some rising budgets above one, of which the last is enough.
+
+    That to the first no plan fits takes longest to find out, and it is the most likely.
+    """
     few, enough = bisect.bisect_right(budgets, above), len(budgets) - 1
-    best = solved(budgets[enough])
-    while few < enough:
-        middle = (few + enough) // 2
-        try:
-            best, enough = solved(budgets[middle]), middle
-        except InfeasibleError:
-            few = middle + 1
+    best = solved(budgets[enough], "first")
+    efforts: dict[Effort, int] = {"first": few, "brief": max(few, 1)}
+    for effort, low in efforts.items():
+        while low < enough:
+            middle = (low + enough) // 2
+            try:
+                best, enough = solved(budgets[middle], effort), middle
+            except InfeasibleError:
+                low = middle + 1
     return best
 
 
@@ -254,20 +268,18 @@ class _Problem:
         found = timed(self._visits, self._orders[0], self._held, self._options, self._name)
         return found, self._graphs(costs_in(found.facts))
 
-    def solved(self, memory: int, *, quick: bool = False) -> tuple[CompiledPlan, Document]:
+    def solved(self, memory: int, effort: Effort = "full") -> tuple[CompiledPlan, Document]:
         """A plan, and how the cache keeps it.
 
         Where those for each order fit in no other, plans for less memory may.
         """
         found, graphs = self._timed
-        if not quick:
+        if effort == "full":
             warn_if_slow(found.graph, slowest(device_for(memory, found.link, self._options)), "bandwidth")
         needed = None  # no error, which would keep the frames of the step alive
-        for order, less, briefly in self._tries(memory, graphs[0], quick):
+        for order, less, tried in self._tries(memory, graphs[0], effort):
             try:
-                result = _solve(
-                    graphs[order], device_for(less, found.link, self._options), self._options, quick=briefly
-                )
+                result = _solve(graphs[order], device_for(less, found.link, self._options), self._options, tried)
             except InfeasibleError as error:
                 needed = needed or (error.min_memory if less == memory else None)
                 continue
@@ -281,15 +293,16 @@ class _Problem:
         reason = f"{self._options.planner} needs" if needed else "no plan fits in each order of its backwards, in"
         raise too_small(found.graph, memory, reason, needed or memory)
 
-    def _tries(self, memory: int, graph: Graph, quick: bool) -> Iterator[tuple[int, int, bool]]:
-        """Orders to plan for, the memory that their plans may use, and whether to plan briefly, as `careful` does."""
+    def _tries(self, memory: int, graph: Graph, effort: Effort) -> Iterator[tuple[int, int, Effort]]:
+        """Orders to plan for, the memory that their plans may use, and the planner's effort."""
         if len(self._orders) == 1:
-            yield 0, memory, quick
+            yield 0, memory, effort
             return
         least, orders = min_memory(graph), range(len(self._orders))
-        for briefly in (quick, True)[: 1 if quick else 2]:
+        efforts: list[Effort] = ["full", "brief"] if effort == "full" else [effort]
+        for one in efforts:
             for k in range(_TRIES):
-                yield from ((order, memory - (memory - least) * k // _TRIES, briefly) for order in orders)
+                yield from ((order, memory - (memory - least) * k // _TRIES, one) for order in orders)
 
     def solved_or_told(self) -> tuple[CompiledPlan, Document]:
         """A plan, and how the cache keeps it; without one, the error names a budget that has one."""
@@ -300,15 +313,15 @@ class _Problem:
         except InfeasibleError:
             if self._options.planner != "selective":
                 raise
-            needed = self.careful(memory).result.device.memory
+            needed = self.enough(memory)
             reason = "selective needs" if len(self._orders) == 1 else "for each order of its backwards selective needs"
             raise too_small(found.graph, memory, reason, needed) from None
 
-    def careful(self, memory: int) -> CompiledPlan:
-        """A plan for about the least memory above the given one for which there is one, of whole percents."""
+    def enough(self, memory: int) -> int:
+        """About the least memory above the given one for which there is a plan, of whole percents."""
         _, graphs = self._timed
         budgets = [_bytes_of(f"{percent}%", graphs) for percent in range(101)]
-        return _least_enough(budgets, memory, lambda one: self.solved(one, quick=True)[0])
+        return _least_enough(budgets, memory, lambda one, effort: self.solved(one, effort)[0]).result.device.memory
 
     def usable(self, document: Document, memory: int | None = None) -> CompiledPlan | None:
         """A plan from elsewhere, for so many bytes or the budget; None if it is none for this step in all orders."""
@@ -340,38 +353,6 @@ def adopted(graph: Graph, document: Document, memory: int, held: Resident) -> Co
     result = measured(planner, dict(document["params"]), graph, schedule, device, began, recomputes=True)
     validate(result)
     return CompiledPlan(result, held, str(document["source"]))
-
-
-def bytes_left(result: Result, own: str) -> int:
-    """Bytes that a visit has on the device when its forward returns, besides what the caller holds.
-
-    The names of the visit begin with `own`.
-    """
-    _, here = _held_at(result, own + LEAVE)
-    return sum(size for name, size in here.items() if name.startswith(own))
-
-
-def room_at_return(result: Result, own: str) -> int:
-    """Bytes of the budget that are free where the gradients of a visit arrive."""
-    op, here = _held_at(result, own + RETURN)
-    return result.schedule.budget - result.graph.resident - int(op["choices"][0]["workspace"]) - sum(here.values())
-
-
-def _held_at(result: Result, name: str) -> tuple[Any, dict[str, int]]:
-    """An op of a plan, and the bytes of the tensors that are on the device while it runs."""
-    graph = result.problem
-    assert isinstance(graph, Graph)
-    size = {one["name"]: one["size"] for one in graph.tensors}
-    ops = {op["name"]: op for op in graph.ops}
-    here: dict[str, int] = {}
-    for step in result.schedule.steps:
-        op = ops.get(step.get("run", ""))
-        arriving = op["writes"] if op is not None else [step["prefetch"]] if "prefetch" in step else []
-        here.update((one, size[one]) for one in arriving)
-        if op is not None and op["name"] == name:
-            return op, here
-        here.pop(step.get("free", ""), None)
-    raise InternalError(f"a plan of a captured step has no {name}")
 
 
 def _costs_of(visits: Sequence[Visit], options: Options) -> tuple[list[list[Cost]], str, Link | None]:

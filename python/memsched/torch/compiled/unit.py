@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from memsched.errors import MemschedError
-from memsched.torch.compiled.as_graph import LEAVE, Step, Visit, prefix, steps_of
+from memsched._core import Graph
+from memsched.errors import InternalError, MemschedError
+from memsched.result import Result
+from memsched.torch.compiled.as_graph import LEAVE, RETURN, Step, Visit, prefix, steps_of
 from memsched.torch.compiled.copies import traffic_on
 from memsched.torch.compiled.joint import Joint, read_joint
-from memsched.torch.compiled.plan import CompiledPlan, bytes_left, room_at_return
+from memsched.torch.compiled.plan import CompiledPlan
 from memsched.torch.compiled.private import Boxed, backward_code, is_batched, python_code, saving_is_hooked
 from memsched.torch.compiled.rewrite import Rewritten, rewrite
 from memsched.torch.compiled.sizes import Sizes
@@ -280,7 +282,7 @@ class Unit:
             made = rewrite(self.joint, forward, backward, sizes)
             self._code[key] = python_code(made.forward), backward_code(made.backward)
         own = prefix(visit, visits)
-        kept, room = bytes_left(plan.result, own), beside + room_at_return(plan.result, own)
+        kept, room = _bytes_left(plan.result, own), beside + _room_at_return(plan.result, own)
         self.versions.append(Version(plan, kept, room, next(_SERIAL), *self._code[key], forward, backward))
         return len(self.versions) - 1
 
@@ -295,7 +297,7 @@ class Unit:
 
     def add_code(self, plan: CompiledPlan, visit: Visit, way: Way, kept: int, own: str = "") -> int:
         """Compile a visit of a plan, whose names begin with `own`, that keeps so many bytes for its backward."""
-        room = visit.beside + room_at_return(plan.result, own)
+        room = visit.beside + _room_at_return(plan.result, own)
         code = self.halves(visit).compiled(way)
         self.versions.append(Version(plan, kept, room, next(_SERIAL), *code, way.forward, way.backward, way.reuse))
         return len(self.versions) - 1
@@ -321,3 +323,35 @@ def counted(device: torch.device) -> Iterator[Meter]:
         yield meter
     finally:
         _METERS.remove(meter)
+
+
+def _bytes_left(result: Result, own: str) -> int:
+    """Bytes that a visit has on the device when its forward returns, besides what the caller holds.
+
+    The names of the visit begin with `own`.
+    """
+    _, here = _held_at(result, own + LEAVE)
+    return sum(size for name, size in here.items() if name.startswith(own))
+
+
+def _room_at_return(result: Result, own: str) -> int:
+    """Bytes of the budget that are free where the gradients of a visit arrive."""
+    op, here = _held_at(result, own + RETURN)
+    return result.schedule.budget - result.graph.resident - int(op["choices"][0]["workspace"]) - sum(here.values())
+
+
+def _held_at(result: Result, name: str) -> tuple[Any, dict[str, int]]:
+    """An op of a plan, and the bytes of the tensors that are on the device while it runs."""
+    graph = result.problem
+    assert isinstance(graph, Graph)
+    size = {one["name"]: one["size"] for one in graph.tensors}
+    ops = {op["name"]: op for op in graph.ops}
+    here: dict[str, int] = {}
+    for step in result.schedule.steps:
+        op = ops.get(step.get("run", ""))
+        arriving = op["writes"] if op is not None else [step["prefetch"]] if "prefetch" in step else []
+        here.update((one, size[one]) for one in arriving)
+        if op is not None and op["name"] == name:
+            return op, here
+        here.pop(step.get("free", ""), None)
+    raise InternalError(f"a plan of a captured step has no {name}")
