@@ -212,7 +212,7 @@ class Bytes:
             new = set(op.writes) - self.gradients - self.shared_gradients
             alive |= new
             live += self.of(new)
-            most = max(most, live + costs[op.number].scratch)
+            most = max(most, live + costs[op.number].workspace)
             gone = {n for n in (*op.reads, *op.writes) if last_use[n] == k} & alive - stays
             alive -= gone
             live -= self.of(gone)

@@ -43,9 +43,10 @@ def profile(
 
     The step is captured by torch.compile on a copy of the model without data: nothing is computed, and it may be larger
     than the device. Bytes are exact for what PyTorch's operators allocate in the captured step. Scratch inside a kernel
-    (cuDNN's workspace), a loss outside the model, the state of the optimiser and the rounding of the allocator are not
-    counted. docs/profiles.md says what the columns hold. `resident` is all that stays through the step: parameters,
-    their gradients, buffers, and what passes beside the chain, such as masks.
+    (cuDNN's workspace) counts where it is seen, on a GPU that is `here`. A loss outside the model, the state of the
+    optimiser and the rounding of the allocator are not counted. docs/profiles.md says what the columns hold.
+    `resident` is all that stays through the step: parameters, their gradients, buffers, and what passes beside the
+    chain, such as masks.
 
     Parameters
     ----------
@@ -180,9 +181,11 @@ def _source(model: torch.nn.Module, device: torch.device, chip: Machine | None) 
     if chip is not None:
         major, minor = chip.capability
         kernels = f"attention saved as by the CUDA kernels of compute capability {major}.{minor}"
+    seen = chip is None and device.type == "cuda"
+    left_out = f"{'' if seen else 'workspace inside kernels, '}loss and optimiser"
     return (
         f"{' / '.join(packages)}, captured with torch.compile, {casts}; bytes exact on tensors without data, "
-        f"{kernels}; workspace inside kernels, loss and optimiser not included"
+        f"{kernels}; {left_out} not included"
     )
 
 

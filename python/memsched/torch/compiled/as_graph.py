@@ -26,7 +26,7 @@ class Cost(NamedTuple):
     """What one run of an operation takes."""
 
     seconds: float = 0.0
-    scratch: int = 0  # bytes that its kernels allocate and give back, beside what it reads and writes
+    workspace: int = 0  # bytes that its kernels allocate and give back, beside what it reads and writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,8 +350,8 @@ class _Part:
             reads += [self._chain] if self._chain is not None else []
             self._chain = self._order(op.node.name)
             writes.append(self._chain)
-        seconds, scratch = self._costs[op.number]
-        within = scratch + self._visit.sizes.within(op.node) + (self._value if op.backward else 0)
+        seconds, workspace = self._costs[op.number]
+        within = workspace + self._visit.sizes.within(op.node) + (self._value if op.backward else 0)
         within += self._visit.sizes.total(self._held.intersection(op.writes)) if len(op.writes) > 1 else 0
         return {
             "name": self._prefix + op.node.name,

@@ -101,7 +101,7 @@ def timed(
 
 def costs_in(document: Document) -> list[list[Cost]]:
     """Of each visit's operations, as a document of plans has them."""
-    return [[Cost(float(seconds), int(scratch)) for seconds, scratch in costs] for costs in document["costs"]]
+    return [[Cost(float(seconds), int(workspace)) for seconds, workspace in costs] for costs in document["costs"]]
 
 
 def plan_and_document(

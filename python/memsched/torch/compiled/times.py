@@ -39,7 +39,7 @@ class _Tried(NamedTuple):
     seconds: float
     running: float  # of these, what the thread ran
     differs: bool = False  # results lie otherwise than traced
-    scratch: int = 0
+    workspace: int = 0
     issued: float = 0.0  # seconds that the host takes to issue it, where another device runs it
 
 
@@ -64,8 +64,8 @@ def measured_costs(joint: Joint, sizes: Sizes) -> tuple[list[Cost], str]:
             all_tried.append(tried)
             more.append(sum(_beyond_a_pass(one, sizes) for one in _into(joint, op)))
     by_host = sum(one.issued for one in all_tried) > sum(one.seconds for one in all_tried)
-    times = [one.issued if by_host else one.seconds for one in all_tried]
-    found = [Cost(a + b, one.scratch) for a, b, one in zip(times, more, all_tried, strict=True)]
+    times = [one.issued or one.seconds if by_host else one.seconds for one in all_tried]
+    found = [Cost(a + b, one.workspace) for a, b, one in zip(times, more, all_tried, strict=True)]
     share = sum(one.running for one in all_tried) / (sum(one.seconds for one in all_tried) or 1.0)
     waited = f"too long: the thread waited {1 - share:.0%} of the time, as where others take the cores"
     return found, f", {waited}; set OMP_NUM_THREADS=1" if all_tried and share < _BUSY else ""
@@ -193,7 +193,7 @@ def _time_on_cuda(call: Callable[..., Any], args: Any, kwargs: Any, device: torc
     began = time.perf_counter()
     kept = call(*args, **kwargs)
     issued = time.perf_counter() - began
-    scratch = torch.cuda.max_memory_allocated(device) - torch.cuda.memory_allocated(device)
+    workspace = torch.cuda.max_memory_allocated(device) - torch.cuda.memory_allocated(device)
     del kept
     marks = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(_REPEATS)]
     private.wait_on_cuda(int(min(2 * _REPEATS * issued, _LONGEST) * _CYCLES))
@@ -205,7 +205,7 @@ def _time_on_cuda(call: Callable[..., Any], args: Any, kwargs: Any, device: torc
         last.record()
     torch.cuda.synchronize(device)
     seconds = min(float(first.elapsed_time(last)) for first, last in marks) / 1000
-    return _Tried(seconds, seconds, scratch=max(0, scratch), issued=issued)
+    return _Tried(seconds, seconds, workspace=max(0, workspace), issued=issued)
 
 
 def _differs(node: fx.Node, found: Any, sizes: Sizes) -> bool:
