@@ -122,7 +122,7 @@ def batch_norm() -> tuple[fx.Node, list[Any]]:
 
 
 def test_what_a_kernel_trusts_is_made_by_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was never run, and cost a pass at 10 GB/s: on a GPU a hundred times what it takes."""
+    """It was never run, but taken for a pass at 10 GB/s: on a GPU a hundred times what that takes."""
     backward, (_, reserve) = batch_norm()
     assert times._trusted(backward) == [reserve]
     assert times._can_be_tried(backward)
