@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 import memsched.torch
-from memsched.support.units import format_bytes
+from memsched.support.formats import format_bytes
 from memsched.torch.meter import Meter
 
 BATCH, SIDE, CLASSES = 20, 24, 6

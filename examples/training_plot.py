@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from memsched.support.units import format_bytes
+from memsched.support.formats import format_bytes
 
 
 def draw(path: str, plain: dict[str, Any], planned: dict[str, Any], budget: int, timeline: Any) -> None:

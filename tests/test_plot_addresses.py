@@ -178,7 +178,7 @@ def test_several_share_a_scale_and_a_far_capacity_is_off_it() -> None:
     assert len(figure.axes) == 4
     assert len({axes.get_ylim() for axes in figure.axes}) == 1
     assert "capacity of each" in words(figure)
-    assert "capacity 977 KiB (off the scale)" in words(plot_addresses(wide))
+    assert "capacity 1.00 MB (off the scale)" in words(plot_addresses(wide))
     assert len(plot_addresses([placed] * 3).axes) == 3
 
 

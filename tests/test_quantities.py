@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 import memsched as ms
 from memsched.planners.registry import PLANNERS
 from memsched.problems.budget import parse_memory, told_bytes
-from memsched.support.units import Bytes, exact_bytes, parse_bytes
+from memsched.support.formats import Bytes, exact_bytes
+from memsched.support.units import parse_bytes
 
 MIB = 2**20
 CHAIN = ms.Chain([1, 2, 1], [2, 1, 2], [4 * MIB, 6 * MIB, 5 * MIB, 3 * MIB], [0, 6 * MIB, 5 * MIB, 3 * MIB])

@@ -20,7 +20,7 @@ import pytest
 import memsched as ms
 from memsched.show.plots.figure import readable
 from memsched.show.report import write_report, write_sweep_report
-from memsched.support.units import format_bandwidth, format_bytes, format_percent, format_seconds
+from memsched.support.formats import format_bandwidth, format_bytes, format_percent, format_seconds
 from memsched.testing import random_schedule
 from test_plot_readable import BAR_NAMES
 

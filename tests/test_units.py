@@ -16,19 +16,10 @@ import memsched as ms
 from memsched.problems import budget
 from memsched.problems.budget import memory_percent, parse_memory
 from memsched.study.sweep.names import link_of
-from memsched.support import units
+from memsched.support import formats, units
 from memsched.support.documents import write_device
-from memsched.support.units import (
-    exact_bytes,
-    format_bandwidth,
-    format_bytes,
-    format_link,
-    format_seconds,
-    parse_bandwidth,
-    parse_bytes,
-    parse_chunk,
-    parse_seconds,
-)
+from memsched.support.formats import exact_bytes, format_bandwidth, format_bytes, format_link, format_seconds
+from memsched.support.units import parse_bandwidth, parse_bytes, parse_chunk, parse_seconds
 from memsched.testing import problems
 
 UNITS = {
@@ -46,7 +37,7 @@ CHAIN = ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5], saved=[9, 5])
 
 
 def test_the_examples_of_the_docstrings_hold() -> None:
-    for module, least in ((units, 8), (budget, 4)):
+    for module, least in ((units, 5), (formats, 8), (budget, 4)):
         outcome = doctest.testmod(module)
         assert outcome.attempted > least
         assert outcome.failed == 0

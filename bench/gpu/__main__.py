@@ -20,7 +20,7 @@ from bench.common import Cache, Row
 from bench.gpu.points import pending, rounds
 from bench.gpu.report import write
 
-from memsched.support.units import format_bytes
+from memsched.support.formats import format_bytes
 
 NETWORKS = "resnet152:fp32,gpt2:bf16,densenet201:fp32,vit_l_16:bf16,gpt2:fp32,resnet152:bf16"
 SMALL_NETWORKS = "resnet152:fp32,gpt2:bf16"

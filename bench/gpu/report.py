@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.common import Row, table
 from bench.gpu.plots import draw
 
-from memsched.support.units import format_bytes, format_seconds
+from memsched.support.formats import format_bytes, format_seconds
 
 NAMES = {
     "plain": "no plan",

@@ -12,8 +12,8 @@ from memsched.errors import InvalidInputError, shown
 from memsched.problems.problem import Problem, graph_of
 from memsched.support import checks, quantities
 from memsched.support.docstrings import documented
+from memsched.support.formats import counted
 from memsched.support.types import Progress, Quantity
-from memsched.support.units import counted
 from memsched.support.views import Shown
 
 METHODS = ("search", "ilp", "published", "listed")

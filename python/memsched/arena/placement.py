@@ -15,8 +15,9 @@ from memsched.support import checks, quantities
 from memsched.support.arguments import public
 from memsched.support.documents import Document, Source, check_keys, fields, file_of, read_document, write_document
 from memsched.support.files import check_named, path_of
+from memsched.support.formats import counted, exact_bytes, unit_written
 from memsched.support.types import Progress, Quantity, Size
-from memsched.support.units import counted, exact_bytes, parse_bytes, unit_written
+from memsched.support.units import parse_bytes
 from memsched.support.views import Drawn
 from memsched.validation.placement import validate_placement as check_placement
 

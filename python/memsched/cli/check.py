@@ -13,7 +13,7 @@ from memsched.cli.inputs import Machine
 from memsched.cli.show import answer, describe_link, facts, moved, peak_of_budget, report
 from memsched.problems.bounds import covered
 from memsched.support.documents import fields
-from memsched.support.units import counted, exact_bytes, format_seconds
+from memsched.support.formats import counted, exact_bytes, format_seconds
 from memsched.validation.plan import ValidationReport
 from memsched.validation.plan import validate as check_plan
 
@@ -77,17 +77,24 @@ def validate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
         loaded, schedule, built = inputs.open_plan(document, problem, machine)
         with inputs.told_of_memory(loaded, schedule, built):
             known = check_plan(loaded, schedule, built.device)
-    budget = min(schedule.budget, built.device.memory)
     names = (
-        *("makespan", "peak_memory", "logical_peak", "compute_time", "recompute_time", "bytes_out", "bytes_in"),
+        *(
+            "makespan",
+            "peak_memory",
+            "logical_peak",
+            "budget",
+            "compute_time",
+            "recompute_time",
+            "bytes_out",
+            "bytes_in",
+        ),
         *("lower_bound", "bound_on", "claimed_lower_bound", "proven", "optimal", "recomputed"),
     )
-    document = {"valid": True, "steps": len(schedule.steps), "budget": budget}
-    document |= fields(known, *names)
+    document = {"valid": True, "steps": len(schedule.steps), **fields(known, *names)}
     rows = [
         ("link", describe_link(built)),
         ("makespan", format_seconds(known.makespan)),
-        ("peak memory", peak_of_budget(known.peak_memory, budget, loaded, built.unit)),
+        ("peak memory", peak_of_budget(known.peak_memory, known.budget, loaded, built.unit)),
         ("moved", moved(known.bytes_out, known.bytes_in, built.unit)),
         ("lower bound", _bound(known, covered(loaded, schedule.chunk, known.bound_on))),
     ]

@@ -22,7 +22,8 @@ from memsched.study.compare import compare as run_planners
 from memsched.study.compare import nearest
 from memsched.support.csv_rows import write_csv
 from memsched.support.documents import fields, plain, write_document
-from memsched.support.units import PERCENT_ENDS, Bytes, exact_bytes, format_bytes, format_seconds
+from memsched.support.formats import Bytes, exact_bytes, format_bytes, format_seconds
+from memsched.support.units import PERCENT_ENDS
 
 BOUNDS = ("compute", "transfer", "fractional", "recompute", "best")
 

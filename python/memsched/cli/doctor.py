@@ -25,7 +25,7 @@ from memsched.errors import MemschedError
 from memsched.planners.chain.dynprog import dynprog
 from memsched.problems import discretize
 from memsched.problems.problem import simulate
-from memsched.support.units import format_bytes, format_seconds
+from memsched.support.formats import format_bytes, format_seconds
 from memsched.validation.plan import validate
 
 EXTRAS = ("cli", "plot", "report", "sweep", "polars", "dask", "ilp", "onnx", "torch")

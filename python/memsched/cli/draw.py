@@ -21,7 +21,7 @@ from memsched.show.plots.plan import plot as draw
 from memsched.show.trace import trace as make_trace
 from memsched.study.sources import PROBLEMS
 from memsched.support.documents import fields, write_document
-from memsched.support.units import format_seconds
+from memsched.support.formats import format_seconds
 
 
 def _result(target: str, problem: str | None, machine: Machine, options: Planning) -> Result:

@@ -15,7 +15,7 @@ from memsched.errors import InvalidInputError, MemschedError
 from memsched.problems.specs import AUTOCASTS, known_optimizers
 from memsched.show.plots.figure import check_suffix
 from memsched.study.fit import LARGER, Fit, check_asked
-from memsched.support.units import exact_bytes, format_bytes, format_seconds, unit_written
+from memsched.support.formats import exact_bytes, format_bytes, format_seconds, unit_written
 
 
 @click.command()

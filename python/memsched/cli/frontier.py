@@ -22,7 +22,7 @@ from memsched.show.plots.frontier import plot_frontier
 from memsched.study.frontier import Frontier, spaced
 from memsched.study.frontier import frontier as plan_frontier
 from memsched.support.documents import fields
-from memsched.support.units import format_bytes, format_percent, format_seconds
+from memsched.support.formats import format_bytes, format_percent, format_seconds
 
 CHAIN_PLANNERS = ("pofo", "rotor", "offload")
 GRAPH_PLANNERS = ("selective", "pooch", "superneurons")

@@ -29,8 +29,9 @@ from memsched.result import Result
 from memsched.study.sources import PROBLEMS, imported_problem, known_bandwidth, named_problem, path_in
 from memsched.support.documents import Document, read_device, read_document, read_plan
 from memsched.support.files import check_regular, read_stream, same_file
+from memsched.support.formats import unit_written
 from memsched.support.kinds import told_kind
-from memsched.support.units import parse_bandwidth, parse_bytes, parse_seconds, unit_written
+from memsched.support.units import parse_bandwidth, parse_bytes, parse_seconds
 from memsched.validation.plan import validate as check_plan
 
 RESULTS, PLAN = ("memsched-result/1", "memsched-result/2"), "memsched-plan/1"

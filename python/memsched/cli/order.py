@@ -18,7 +18,7 @@ from memsched.cli.outputs import check_json, file_option
 from memsched.cli.show import answer, facts, working
 from memsched.problems.problem import Problem, graph_of, name_of
 from memsched.support.documents import fields, write_document
-from memsched.support.units import counted, exact_bytes, format_percent, format_seconds
+from memsched.support.formats import counted, exact_bytes, format_percent, format_seconds
 
 
 def _schedule(problem: Problem, found: Order, keep: tuple[str, ...]) -> _core.Schedule:

@@ -21,7 +21,8 @@ from memsched.study.addresses import place as find_addresses
 from memsched.study.addresses import with_addresses
 from memsched.support import quantities
 from memsched.support.documents import write_document
-from memsched.support.units import exact_bytes, format_bytes, format_percent, format_seconds, parse_bytes, unit_written
+from memsched.support.formats import exact_bytes, format_bytes, format_percent, format_seconds, unit_written
+from memsched.support.units import parse_bytes
 
 PLACEMENT = "memsched-placement/1"
 METHODS = ("search", "greedy", "ilp")

@@ -19,7 +19,8 @@ from memsched.result import Result
 from memsched.study.compare import plan as best_plan
 from memsched.support import checks
 from memsched.support.documents import write_document
-from memsched.support.units import Bytes, parse_chunk
+from memsched.support.formats import Bytes
+from memsched.support.units import parse_chunk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from memsched.problems.problem import peak_memory
 from memsched.problems.specs import AUTOCASTS
 from memsched.study.fit import check_asked
 from memsched.support.documents import write_document
-from memsched.support.units import exact_bytes, format_bandwidth, format_bytes, format_seconds
+from memsched.support.formats import exact_bytes, format_bandwidth, format_bytes, format_seconds
 
 # Of the resident bytes, in words, where their names do not say it.
 _PARTS = {

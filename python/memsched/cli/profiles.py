@@ -15,7 +15,7 @@ from memsched.cli.show import new_table, print_csv, print_json, print_rich, show
 from memsched.errors import InvalidInputError
 from memsched.planners.registry import min_memory
 from memsched.problems.problem import peak_memory
-from memsched.support.units import format_bytes, format_seconds
+from memsched.support.formats import format_bytes, format_seconds
 
 
 def _figures(problem: Chain | Graph) -> dict[str, Any]:

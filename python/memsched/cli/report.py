@@ -15,8 +15,8 @@ from memsched.errors import InvalidInputError, MemschedError, ScheduleError
 from memsched.problems.problem import name_of
 from memsched.result import Result
 from memsched.show.report import check_page, write_report, write_sweep_report
+from memsched.support.formats import counted, format_seconds
 from memsched.support.kinds import SQLITE
-from memsched.support.units import counted, format_seconds
 
 
 def _check_page(path: str) -> str:

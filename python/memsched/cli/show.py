@@ -32,14 +32,7 @@ from memsched.show.arena import budget_of
 from memsched.study.feature_maps import CLASSES, feature_map_classes
 from memsched.support.csv_rows import csv_of
 from memsched.support.documents import plain
-from memsched.support.units import (
-    counted,
-    exact_bytes,
-    format_bytes,
-    format_link,
-    format_number,
-    format_seconds,
-)
+from memsched.support.formats import counted, exact_bytes, format_bytes, format_link, format_number, format_seconds
 
 if TYPE_CHECKING:
     from memsched.cli.inputs import Built

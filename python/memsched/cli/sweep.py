@@ -38,7 +38,7 @@ from memsched.study.sweep import sweep as run_sweep
 from memsched.study.sweep.spec import read_spec
 from memsched.study.sweep.table import in_columns
 from memsched.support.documents import fields
-from memsched.support.units import counted, format_percent, format_seconds
+from memsched.support.formats import counted, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

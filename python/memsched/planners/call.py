@@ -24,8 +24,8 @@ from memsched.problems.problem import ChunkLike, Problem, graph_of, largest_grap
 from memsched.result import Result
 from memsched.support import quantities
 from memsched.support.documents import fields
+from memsched.support.formats import exact_bytes, unit_written
 from memsched.support.types import Quantity
-from memsched.support.units import exact_bytes, unit_written
 
 LEAST_TIME = 0.15  # seconds; work that takes less is never cut short
 

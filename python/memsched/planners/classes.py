@@ -15,9 +15,9 @@ from memsched.planners.call import Call, over_at, seconds_left, without_link
 from memsched.problems.problem import Problem, graph_of
 from memsched.result import Result
 from memsched.support import checks, quantities
+from memsched.support.formats import exact_bytes
 from memsched.support.memo import once_per_object
 from memsched.support.types import Flags, Progress, Quantity
-from memsched.support.units import exact_bytes
 
 WORKSPACE_LIMIT = 8 << 20  # bytes; Chainer's default for cuDNN
 FIRST = object()  # instead of a limit: each op uses its first algorithm

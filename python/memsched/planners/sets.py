@@ -21,9 +21,9 @@ from memsched.problems.bounds import certified
 from memsched.problems.problem import ChunkLike, Problem, graph_of
 from memsched.result import Result
 from memsched.support import quantities
+from memsched.support.formats import exact_bytes
 from memsched.support.memo import once_per_object
 from memsched.support.types import Flags, Quantity
-from memsched.support.units import exact_bytes
 
 SETS = 64  # rows of flags in memory at a time; fewer ..
 SIMULATED = 2_000_000  # .. if they simulate more ops than this, about 0.2 s

@@ -15,19 +15,9 @@ from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem, altered, graph_of, least_memory, name_of, peak_memory
 from memsched.support import checks, quantities
 from memsched.support.arguments import asked_by_user
+from memsched.support.formats import Bytes, exact_bytes, format_bandwidth, format_bytes, format_seconds, unit_written
 from memsched.support.types import Quantity
-from memsched.support.units import (
-    MEMORY_FORMS,
-    Bytes,
-    exact_bytes,
-    format_bandwidth,
-    format_bytes,
-    format_seconds,
-    parse_bytes,
-    parse_share,
-    unit_written,
-    whole_bytes,
-)
+from memsched.support.units import MEMORY_FORMS, parse_bytes, parse_share, whole_bytes
 
 _SLOW = 3600.0  # seconds that a link needs for all of a problem: slower ones are hardly meant
 _REAL = 2**20  # bytes of problems that are measured, not made up: of others nothing is said

@@ -15,9 +15,10 @@ from memsched.problems.family import GraphFamily
 from memsched.support import checks, quantities
 from memsched.support.arguments import public
 from memsched.support.documents import Document, fields, read_chain, read_graph
+from memsched.support.formats import Bytes, counted, exact_bytes, unit_written
 from memsched.support.kinds import told_maker
 from memsched.support.memo import once_per_object
-from memsched.support.units import Bytes, counted, exact_bytes, parse_bandwidth, unit_written
+from memsched.support.units import parse_bandwidth
 
 Problem: TypeAlias = Chain | Graph | GraphFamily
 ChunkLike: TypeAlias = int | str | None

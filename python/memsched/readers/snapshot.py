@@ -14,8 +14,8 @@ from memsched.readers.plain_pickle import plain_data
 from memsched.support import checks
 from memsched.support.arguments import public
 from memsched.support.files import MOST_BYTES, named_as, path_of, read_bytes
+from memsched.support.formats import counted
 from memsched.support.kinds import told_kind
-from memsched.support.units import counted
 
 _ACTIVE = ("active_allocated", "active_pending_free", "active_awaiting_free")
 _LIBRARY = re.compile(

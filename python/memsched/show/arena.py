@@ -11,7 +11,7 @@ from memsched.arena.placement import Placement
 from memsched.errors import InvalidInputError, shown
 from memsched.problems.problem import largest_graph
 from memsched.result import Result
-from memsched.support.units import format_bytes
+from memsched.support.formats import format_bytes
 
 _NEAR = 1e-6  # of moments, relative to their size
 

@@ -9,7 +9,7 @@ from memsched.arena.buffers import Buffer
 from memsched.arena.placement import Placement
 from memsched.errors import visible
 from memsched.show.arena import origin
-from memsched.support.units import counted, exact_bytes
+from memsched.support.formats import counted, exact_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,20 +18,20 @@ from memsched.problems.problem import name_of, peak_memory, profile_link, stages
 from memsched.result import Result, as_fast
 from memsched.show.arena import budget_of, lowest
 from memsched.show.report.sweep_rows import standings
-from memsched.show.words import again, bounded, moved, needed, plain, recomputed
+from memsched.show.words import again, bounded, moved, needed, plain, recomputed, unit_of
 from memsched.study.comparison import Comparison
 from memsched.study.fit import Fit
 from memsched.study.frontier import Frontier
 from memsched.study.sweep.names import problem_of
 from memsched.study.sweep.table import Sweep
-from memsched.support.units import (
+from memsched.support.formats import (
     counted,
     format_bandwidth,
     format_bytes,
     format_link,
     format_percent,
     format_seconds,
-    unit_written,
+    written_like,
 )
 from memsched.validation.plan import ValidationReport
 
@@ -51,7 +51,8 @@ class Table:
 
 def table_of(shown: object) -> Table:
     """What is told of a value."""
-    table: Table = known_of(_TABLES, shown)(shown)
+    with written_like(unit_of(shown)):
+        table: Table = known_of(_TABLES, shown)(shown)
     return table
 
 
@@ -93,14 +94,14 @@ def _schedule(schedule: Schedule) -> Table:
         "steps": ", ".join(f"{count} {verb}" for verb, count in counts.items()),
         "offloaded": counted(len(schedule.offloaded), "tensor"),
         "recomputed": plain(again(len(schedule.recomputed))),
-        "budget": format_bytes(schedule.budget, unit_written(schedule.budget)),
+        "budget": format_bytes(schedule.budget),
     }
     name = schedule.planner.get("name", "an unnamed planner")
     return Table(title=f"a plan by {name} for {schedule.graph}", rows=[*rows.items()])
 
 
 def _device(device: Device) -> Table:
-    rows = {"memory": format_bytes(device.memory, unit_written(device)), "link": format_link(device)}
+    rows = {"memory": format_bytes(device.memory), "link": format_link(device)}
     return Table(title=device.name or "a device", rows=[*rows.items()])
 
 
@@ -116,15 +117,15 @@ def _timeline(found: Timeline) -> Table:
 
 
 def _result(result: Result) -> Table:
-    schedule, timeline, unit = result.schedule, result.timeline, unit_written(result.device)
+    schedule, timeline = result.schedule, result.timeline
     rounds = count_rounds(schedule.rounds)
     rows = {
-        "memory": format_bytes(budget_of(result), unit),
+        "memory": format_bytes(budget_of(result)),
         "link": format_link(result.device),
         "makespan": format_seconds(result.makespan),
         "lower bound": f"{format_seconds(result.lower_bound)} {plain(bounded(result))}",
-        "peak": format_bytes(result.peak_memory, unit),
-        "moved": plain(moved(timeline.bytes_out, timeline.bytes_in), unit),
+        "peak": format_bytes(result.peak_memory),
+        "moved": plain(moved(timeline.bytes_out, timeline.bytes_in)),
         "recomputed": plain(recomputed(len(result.recomputed), timeline.recompute_time)),
         **({"rounds": f"{rounds}, of batch {_listed(batch for batch, _ in schedule.rounds)}"} if rounds > 1 else {}),
         "planned in": format_seconds(result.runtime, 2),
@@ -142,7 +143,7 @@ def _comparison(found: Comparison) -> Table:
     rows: list[tuple[str, ...]] = []
     for name, one in found.items():
         if isinstance(one, Result):
-            rows.append((name, *_figures(one, unit_written(one.device))))
+            rows.append((name, *_figures(one)))
         elif isinstance(one, InfeasibleError):
             rows.append((name, f"no plan; fits in {needed(one.min_memory, best)}"))
         else:
@@ -159,16 +160,16 @@ def _comparison(found: Comparison) -> Table:
 
 
 def _machine(device: Device) -> str:
-    return f"{format_bytes(device.memory, unit_written(device))}, {format_link(device)}"
+    return f"{format_bytes(device.memory)}, {format_link(device)}"
 
 
-def _figures(one: Result, unit: str) -> tuple[str, ...]:
+def _figures(one: Result) -> tuple[str, ...]:
     timeline = one.timeline
     return (
         format_seconds(one.makespan),
         "optimal" if one.optimal else format_percent(one.gap) if one.lower_bound > 0 else "",
-        format_bytes(one.peak_memory, unit),
-        format_bytes(timeline.bytes_out + timeline.bytes_in, unit),
+        format_bytes(one.peak_memory),
+        format_bytes(timeline.bytes_out + timeline.bytes_in),
         counted(len(one.recomputed), "op") if one.recomputed else "0",
     )
 
@@ -179,9 +180,8 @@ def _frontier(found: Frontier) -> Table:
     chosen = [k * (count - 1) // max(1, most - 1) for k in range(most)]
     rows: list[tuple[str, ...]] = []
     for k in chosen:
-        one, unit = found.results[k], unit_written(int(found.memory[k]))
-        memory = format_bytes(int(found.memory[k]), unit)
-        rows.append((memory, "no plan found") if one is None else (memory, *_figures(one, unit)))
+        one, memory = found.results[k], format_bytes(int(found.memory[k]))
+        rows.append((memory, "no plan found") if one is None else (memory, *_figures(one)))
     ideal = f"ideal: {format_seconds(found.ideal)}, with enough memory"
     return Table(
         title=f"{found.planner} on {name_of(found.problem)}, {format_link(found.device)}",
@@ -193,15 +193,13 @@ def _frontier(found: Frontier) -> Table:
 
 def _fit(found: Fit) -> Table:
     rows: list[tuple[str, ...]] = []
-    unit = unit_written(found.memory)
     for one in found.ways:
         largest = "" if one.largest_batch is None else str(one.largest_batch)
         time = "does not fit" if one.makespan is None else format_seconds(one.makespan)
-        rows.append((one.name, format_bytes(one.peak_memory, unit), time, largest))
+        rows.append((one.name, format_bytes(one.peak_memory), time, largest))
     verdict = "fit" if found.fits else "do not fit"
     return Table(
-        title=f"{found.name}: {format_bytes(found.peak_memory, unit)} {verdict} "
-        f"into {format_bytes(found.memory, unit)}",
+        title=f"{found.name}: {format_bytes(found.peak_memory)} {verdict} into {format_bytes(found.memory)}",
         head=("way", "peak", "forward, backward", "largest batch"),
         rows=rows,
         note="\n".join([found.next_step, found.times, *found.notes]),
@@ -271,7 +269,7 @@ def _validation(found: ValidationReport) -> Table:
     rows = {
         "makespan": format_seconds(found.makespan),
         "lower bound": f"{format_seconds(found.lower_bound)} of {found.bounded}",
-        "peak": format_bytes(found.peak_memory),
+        "peak": f"{format_bytes(found.peak_memory)} of {format_bytes(found.budget)}",
         "moved": plain(moved(found.bytes_out, found.bytes_in)),
         "recomputed": plain(recomputed(len(found.recomputed), found.recompute_time)),
     }

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from itertools import zip_longest
 from typing import Any, NamedTuple, TypeAlias
 
-from memsched.support.units import format_bandwidth, format_bytes, format_percent, format_seconds
+from memsched.support.formats import format_bandwidth, format_bytes, format_percent, format_seconds
 
 _UNITS = {"bytes": " bytes", "seconds": " s", "bandwidth": " bytes per second"}
 

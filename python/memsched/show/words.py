@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from memsched._core import Schedule
 from memsched.problems.budget import told_bytes
 from memsched.result import Result
 from memsched.show.text import Number, Text, counted, text
-from memsched.support.units import format_bytes, format_percent, unit_written
+from memsched.study.comparison import Comparison
+from memsched.study.fit import Fit
+from memsched.study.frontier import Frontier
+from memsched.study.sweep.table import Sweep
+from memsched.support.formats import format_bytes, format_percent, unit_written
+from memsched.validation.plan import ValidationReport
 
 
 def moved(out: int, back: int) -> Text:
@@ -33,6 +39,23 @@ def bounded(result: Result) -> Text:
     """Which plans the lower bound covers, and how far above it the plan is."""
     gap = "proven optimal" if result.optimal else f"gap {format_percent(result.gap)}"
     return text("of {}: {}", result.bounded, gap if result.lower_bound > 0 or result.optimal else "no bound is known")
+
+
+def unit_of(shown: object) -> str:
+    """The unit in which the memory of what is shown was written; of several, the first that has one."""
+    if isinstance(shown, Comparison):
+        return unit_of(list(shown.values()))
+    if isinstance(shown, Sequence | Sweep):
+        return next(filter(None, map(unit_of, shown)), "")
+    if isinstance(shown, Frontier):
+        return next(filter(None, map(unit_written, shown.memory.tolist())), "")
+    if isinstance(shown, Mapping):  # a row of a sweep
+        return unit_written(shown["memory"])
+    if isinstance(shown, Result):
+        return unit_written(shown.device)
+    if isinstance(shown, Schedule | ValidationReport):
+        return unit_written(shown.budget)
+    return unit_written(shown.memory if isinstance(shown, Fit) else shown)
 
 
 def needed(count: int, best: Result | None) -> str:

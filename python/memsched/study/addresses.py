@@ -19,8 +19,8 @@ from memsched.problems.problem import largest_graph, simulate
 from memsched.result import Result
 from memsched.support import quantities
 from memsched.support.docstrings import documented
+from memsched.support.formats import exact_bytes
 from memsched.support.types import Progress, Quantity, Size
-from memsched.support.units import exact_bytes
 
 _SECONDS_PER_BUFFER = 5e-6  # a lower estimate of the time to place one
 

@@ -26,9 +26,9 @@ from memsched.study.comparison import Comparison
 from memsched.study.ladder import below, size_of
 from memsched.support import checks, quantities
 from memsched.support.docstrings import documented
+from memsched.support.formats import format_percent, format_seconds, unit_written
 from memsched.support.memo import once_per_object
 from memsched.support.types import Quantity
-from memsched.support.units import format_percent, format_seconds, unit_written
 
 MOVES = 300_000  # limit on the moves of auto's searches around plans of a chain, times stages; about 0.1 s
 MOST_MOVES = 8192  # the same, of long ..

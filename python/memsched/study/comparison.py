@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memsched.errors import MemschedError
 from memsched.result import Result
-from memsched.support.units import counted, format_seconds
+from memsched.support.formats import counted, format_seconds
 from memsched.support.views import Columns, Drawn, Figures
 
 

@@ -9,15 +9,8 @@ from memsched.errors import InvalidInputError, shown
 from memsched.problems.machines import machine
 from memsched.problems.specs import parse_autocast, parse_input, parse_model, parse_optimizer
 from memsched.support import quantities
-from memsched.support.units import (
-    BYTES_FORMS,
-    Bytes,
-    exact_bytes,
-    format_bytes,
-    parse_bandwidth,
-    parse_bytes,
-    unit_written,
-)
+from memsched.support.formats import Bytes, exact_bytes, format_bytes, unit_written
+from memsched.support.units import BYTES_FORMS, parse_bandwidth, parse_bytes
 from memsched.support.views import Columns, Drawn, Tabular
 
 _LEAST = 1000  # bytes of a device: with less, a unit is missing

@@ -22,8 +22,8 @@ from memsched.problems.problem import ChunkLike, Problem, altered, graph_of, pea
 from memsched.result import Result
 from memsched.support import checks, quantities
 from memsched.support.docstrings import documented
+from memsched.support.formats import counted, format_bytes
 from memsched.support.types import Progress, Quantity
-from memsched.support.units import counted, format_bytes
 from memsched.support.views import Columns, Drawn, Figures
 
 MOST_SLOTS = 4000

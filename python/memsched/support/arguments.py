@@ -14,8 +14,9 @@ from typing import Any, TypeVar, cast
 
 from memsched._core import Chain, Device, Graph, Schedule
 from memsched.errors import ArgumentError, shown
+from memsched.support.formats import WRITTEN, unit_written
 from memsched.support.kinds import told_maker
-from memsched.support.units import WRITTEN, parse_bytes, unit_written
+from memsched.support.units import parse_bytes
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from memsched.support import checks
-from memsched.support.units import Bytes, parse_bandwidth, parse_bytes, parse_chunk, parse_seconds, unit_written
+from memsched.support.formats import Bytes, unit_written
+from memsched.support.units import parse_bandwidth, parse_bytes, parse_chunk, parse_seconds
 
 
 def size(name: str, value: object) -> int:

@@ -4,7 +4,7 @@ import torch
 
 from memsched.errors import InvalidInputError
 from memsched.problems.machines import LAUNCH_SECONDS, LINKS, MACHINES, Link, Machine, machine
-from memsched.support.units import Bytes
+from memsched.support.formats import Bytes
 
 __all__ = ["LAUNCH_SECONDS", "LINKS", "MACHINES", "Link", "Machine", "machine"]
 

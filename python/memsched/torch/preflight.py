@@ -19,7 +19,8 @@ from memsched.study.compare import Say
 from memsched.study.fit import LARGER, OFFLOADED, Fit, Steady, Way, check_asked, device_memory
 from memsched.support import checks
 from memsched.support.arguments import public
-from memsched.support.units import counted, parse_bytes
+from memsched.support.formats import counted
+from memsched.support.units import parse_bytes
 from memsched.torch.batches import (
     OtherBatchError,
     batch_of,

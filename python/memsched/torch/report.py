@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from memsched.problems.problem import peak_memory
 from memsched.result import Result
-from memsched.support.units import counted, format_bandwidth, format_bytes, format_percent, format_seconds, unit_written
+from memsched.support.formats import (
+    counted,
+    format_bandwidth,
+    format_bytes,
+    format_percent,
+    format_seconds,
+    unit_written,
+)
 
 if TYPE_CHECKING:
     import pandas

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from memsched.errors import InvalidInputError, MemschedError
-from memsched.support.units import exact_bytes
+from memsched.support.formats import exact_bytes
 from memsched.torch.compiled import copies
 from memsched.torch.compiled.group import Group
 from memsched.torch.compiled.plan import CompiledPlan, described

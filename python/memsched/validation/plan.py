@@ -32,7 +32,8 @@ class ValidationReport:
     """The findings of the checker, in seconds and bytes, summed over all rounds; start and end are of one round.
 
     Both peaks include the resident bytes: peak_memory is the peak over time, logical_peak the peak over the list in
-    order. compute_time includes recompute_time.
+    order. Neither is above budget, what the plan may use: the smaller of its budget and the device's memory.
+    compute_time includes recompute_time.
 
     lower_bound is what the checker could derive itself. If bound_on is "all", no plan is faster (of a chain, among
     those that cut its tensors in the same way); if it is "once", no plan that runs each op once in graph order is.
@@ -43,6 +44,7 @@ class ValidationReport:
     makespan: float
     peak_memory: int
     logical_peak: int
+    budget: int
     compute_time: float
     recompute_time: float
     bytes_out: int
@@ -132,6 +134,7 @@ def checked(graph: Json, plan: Json, device: Json) -> tuple[ValidationReport, li
         makespan=times * period,
         peak_memory=peak + resident,
         logical_peak=replay.peak + resident,
+        budget=replay.budget,
         compute_time=times * sum(step.seconds for step in steps if step.verb == "run"),
         recompute_time=times * sum(replay.steps[again].seconds for again, _ in repeats),
         bytes_out=times * sum(size for verb, size in sizes if verb == "offload"),

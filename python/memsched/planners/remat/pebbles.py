@@ -10,8 +10,8 @@ from memsched.planners.entry import Planner
 from memsched.problems.problem import Problem, graph_of, least_memory, peak_of
 from memsched.result import Result
 from memsched.support import checks, quantities
+from memsched.support.formats import counted
 from memsched.support.types import Quantity
-from memsched.support.units import counted
 
 MOST: int = _core.most_pebbles  # ops, and tensors
 STATES = 50_000  # about 50 ms, and 5 MB

@@ -33,10 +33,11 @@ from memsched.show.plots.figure import (
     write_in,
 )
 from memsched.show.plots.palette import BUDGET, LINES, RESIDENT, ROLES
+from memsched.show.words import unit_of
 from memsched.study.addresses import place
 from memsched.support import checks
 from memsched.support.docstrings import picture
-from memsched.support.units import counted, format_bytes, format_percent
+from memsched.support.formats import counted, format_bytes, format_percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -342,7 +343,7 @@ def plot_addresses(
             "arenas has a Buffer, which has no address yet; place(buffers) makes a Placement of them"
         )
     given: list[Result | Placement] = checks.one_or_more("arenas", results_in(arenas), (Result, Placement), _MOST)
-    with drawing(path) as figure:
+    with drawing(path, unit_of(given)) as figure:
         clock = time_unit(
             max((round_end(one) for one in given if isinstance(one, Result) and _in_time(one)), default=0.0)
         )

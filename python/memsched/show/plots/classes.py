@@ -15,10 +15,11 @@ from memsched.problems.problem import name_of
 from memsched.result import Planned, Result, results_in
 from memsched.show.plots.figure import byte_unit, clear, drawing, heading, readable, shortened, text_size
 from memsched.show.plots.palette import CLASSES as COLOURS
+from memsched.show.words import unit_of
 from memsched.study.feature_maps import CLASSES, classes_by_kind, feature_map_classes
 from memsched.support import checks
 from memsched.support.docstrings import picture
-from memsched.support.units import format_bytes, format_seconds
+from memsched.support.formats import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -143,7 +144,7 @@ def plot_classes(
         raise InvalidInputError(
             f"by is 'kind', but the stages of the chain '{name_of(chains[0].problem)}' have no kinds; use by='map'"
         )
-    with drawing(path) as figure:
+    with drawing(path, unit_of(rows)) as figure:
         (_draw_by_kind if by == "kind" else _draw_by_map)(figure, rows)
         names = {name_of(row.problem) for row in rows}
         heading(figure, f"feature maps of {names.pop()}" if len(names) == 1 else "feature maps")

@@ -11,9 +11,9 @@ from memsched.result import Result
 from memsched.show.plots.bars import Bar, draw_bars
 from memsched.show.plots.figure import drawing, heading, time_unit
 from memsched.show.plots.palette import LINES, line_styles
-from memsched.show.words import needed
+from memsched.show.words import needed, unit_of
 from memsched.study.comparison import Comparison
-from memsched.support.units import format_bytes, format_link, format_percent, format_seconds
+from memsched.support.formats import format_bytes, format_link, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,8 +45,9 @@ def plot_comparison(found: Comparison, path: str | os.PathLike[str] | None = Non
         Bar(name, factor * one.makespan if isinstance(one, Result) else 0.0, LINES[colour], _said(one, best))
         for (name, one), (colour, _) in styles
     ]
-    told = f"{format_bytes(best.device.memory)}, {format_link(best.device)}; black: a lower bound on the planner's kind"
-    with drawing(path) as figure:
+    with drawing(path, unit_of(found)) as figure:
+        machine = f"{format_bytes(best.device.memory)}, {format_link(best.device)}"
+        told = f"{machine}; black: a lower bound on the planner's kind"
         axes = draw_bars(figure, bars, f"makespan ({unit})", factor * most)
         for at, one in enumerate(found.values()):
             if isinstance(one, Result) and one.lower_bound > 0:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from memsched.errors import InvalidInputError, MemschedError, visible
 from memsched.show.plots.palette import ink
 from memsched.support.files import path_of, write_bytes
+from memsched.support.formats import byte_units, written_like
 from memsched.support.interrupt import not_lost, optional
 
 if TYPE_CHECKING:
@@ -46,10 +47,9 @@ def time_unit(makespan: float) -> tuple[float, str]:
 
 def byte_unit(most: int) -> tuple[int, str]:
     """Bytes per unit, and the name of the unit."""
-    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
-        if most >= 1024**power:
-            return 1024**power, unit
-    return 1, "bytes"
+    base, units = byte_units()
+    power = max((power for power in range(1, 5) if most >= base**power), default=0)
+    return base**power, units[power] if power else "bytes"
 
 
 def clear(axes: Axes, grid: Literal["both", "x", "y"] | None = "both") -> None:
@@ -123,8 +123,8 @@ def write_in(
 
 
 @contextlib.contextmanager
-def drawing(path: str | os.PathLike[str] | None) -> Iterator[Figure]:
-    """An empty figure to draw in; at the end it is written to `path`, byte for byte the same each time.
+def drawing(path: str | os.PathLike[str] | None, unit: str = "") -> Iterator[Figure]:
+    """An empty figure to draw in, with sizes in a unit like this; it is written to `path`, always with the same bytes.
 
     MemschedError if matplotlib is not installed. Ctrl-C is not lost in code of matplotlib.
     """
@@ -134,7 +134,7 @@ def drawing(path: str | os.PathLike[str] | None) -> Iterator[Figure]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with not_lost():
+    with not_lost(), written_like(unit):
         figure = Figure(figsize=SIZE, dpi=150)
         FigureCanvasAgg(figure)
         yield figure

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 from memsched.show.plots.bars import Bar, draw_bars
 from memsched.show.plots.figure import byte_unit, drawing, heading, shortened
 from memsched.show.plots.palette import BUDGET, CLASSES, IDEAL
+from memsched.show.words import unit_of
 from memsched.study.fit import LARGER, Fit, Way
-from memsched.support.units import exact_bytes, format_seconds, unit_written
+from memsched.support.formats import exact_bytes, format_seconds, unit_written
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_DECIMAL = ("bytes", "kB", "MB", "GB", "TB")
 
 
 def plot_fit(found: Fit, path: str | os.PathLike[str] | None = None) -> Figure:
@@ -35,13 +34,10 @@ def plot_fit(found: Fit, path: str | os.PathLike[str] | None = None) -> Figure:
     """
     memory = found.memory
     most = max(memory, *(one.peak_memory for one in found.ways))
-    factor, unit = byte_unit(most)
-    if unit_written(memory) in _DECIMAL:
-        power = max((k for k in range(len(_DECIMAL)) if most >= 1000**k), default=0)
-        factor, unit = 1000**power, _DECIMAL[power]
     colours = {True: CLASSES["keep"], False: IDEAL}
-    bars = [Bar(one.name, one.peak_memory / factor, colours[one.fits], _said(one)) for one in found.ways]
-    with drawing(path) as figure:
+    with drawing(path, unit_of(found)) as figure:
+        factor, unit = byte_unit(most)
+        bars = [Bar(one.name, one.peak_memory / factor, colours[one.fits], _said(one)) for one in found.ways]
         axes = draw_bars(figure, bars, f"peak memory of the process ({unit})", most / factor)
         axes.axvline(memory / factor, **BUDGET)
         told = f"dashed: the device has {exact_bytes(memory, unit_written(memory))}; grey bars do not fit"

@@ -19,10 +19,11 @@ from memsched.show.arena import budget_of
 from memsched.show.plots.curves import Curve, draw_curves
 from memsched.show.plots.figure import byte_unit, clear, drawing, heading, legend, time_unit
 from memsched.show.plots.palette import IDEAL, line_styles
+from memsched.show.words import unit_of
 from memsched.study.frontier import Frontier
 from memsched.support import checks
 from memsched.support.docstrings import picture
-from memsched.support.units import format_bandwidth, format_bytes, format_seconds
+from memsched.support.formats import format_bandwidth, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -283,7 +284,7 @@ def plot_frontier(
     ['memory (bytes)']
     """
     listed = _checked(frontiers)
-    with drawing(path) as figure:
+    with drawing(path, unit_of(listed)) as figure:
         first = listed[0]
         peak = peak_memory(first.problem)
         makespans = [value for one in listed for value in one.makespan.tolist() if np.isfinite(value)]

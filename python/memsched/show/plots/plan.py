@@ -29,9 +29,10 @@ from memsched.show.plots.figure import (
 )
 from memsched.show.plots.palette import BUDGET, MEMORY, RESIDENT, STREAMS
 from memsched.show.trace import LANES, Interval, intervals
+from memsched.show.words import unit_of
 from memsched.support import checks
 from memsched.support.docstrings import picture
-from memsched.support.units import format_bytes, format_percent, format_seconds
+from memsched.support.formats import format_bytes, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -200,7 +201,7 @@ def plot(result: Planned, path: str | os.PathLike[str] | None = None) -> Figure:
     ['', 'memory (bytes)']
     """
     result = checks.kind("result", results_in(result), Result)
-    with drawing(path) as figure:
+    with drawing(path, unit_of(result)) as figure:
         bars = intervals(result)
         ends = [bar.end for bar in bars]
         until = (

@@ -17,6 +17,7 @@ from memsched.result import as_fast
 from memsched.show.plots.curves import Curve, draw_curves, style_of
 from memsched.show.plots.figure import as_written, byte_unit, clear, drawing, heading, legend
 from memsched.show.plots.palette import IDEAL, line_styles
+from memsched.show.words import unit_of
 from memsched.study.sweep.names import link_names, planner_names, problem_names
 from memsched.study.sweep.rows import ReadRow as Row
 from memsched.study.sweep.rows import checked
@@ -195,7 +196,7 @@ def plot_sweep(rows: Sweep | Sequence[Row], path: str | os.PathLike[str] | None 
     note = textwrap.wrap(footnote(rows), int(_LETTERS * 1.15 * columns * wide))
     lowest = 0.07 + 0.17 * len(note)  # inches, and so is the next
     below = 0.08 + lowest + 0.24 * math.ceil((1 + len(styles)) / per_row)
-    with drawing(path) as figure:
+    with drawing(path, unit_of(rows)) as figure:
         ranges, shared = _ranges(panels)
         total = height * _HEIGHT + below + _HEADING
         figure.set_size_inches(columns * wide, total)

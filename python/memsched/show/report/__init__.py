@@ -16,10 +16,12 @@ from memsched.show.report.page import check_jinja
 from memsched.show.report.placement_page import placement_page
 from memsched.show.report.results_page import results_page
 from memsched.show.report.sweep_page import sweep_page
+from memsched.show.words import unit_of
 from memsched.study.sweep.table import Sweep
 from memsched.support import checks
 from memsched.support.arguments import public
 from memsched.support.files import write_bytes
+from memsched.support.formats import written_like
 from memsched.support.types import Quantity
 
 __all__ = ["check_page", "write_report", "write_sweep_report"]
@@ -101,7 +103,9 @@ def write_report(
     for result in listed:
         check_drawn(result)
     found = studies(listed, time_limit, progress) if wanted else [None] * len(listed)
-    write_bytes(path, results_page(listed, found, names).encode("utf-8", "replace"))
+    with written_like(unit_of(listed)):
+        page = results_page(listed, found, names)
+    write_bytes(path, page.encode("utf-8", "replace"))
 
 
 @public
@@ -140,4 +144,6 @@ def write_sweep_report(
     """
     check_page(path)
     points = rows.rows if isinstance(rows, Sweep) else rows
-    write_bytes(path, sweep_page(points, title=checks.text("title", title)).encode("utf-8", "replace"))
+    with written_like(unit_of(points)):
+        page = sweep_page(points, title=checks.text("title", title))
+    write_bytes(path, page.encode("utf-8", "replace"))

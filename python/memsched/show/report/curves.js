@@ -163,7 +163,8 @@ function frontierCurves(div, result) {
 
 // How many of the largest unit that suits, as memsched.plot has them.
 function byteUnit(most) {
-  for (const [power, unit] of [[3, "GiB"], [2, "MiB"], [1, "KiB"]]) if (most >= 1024 ** power) return [1024 ** power, unit];
+  const [base, units] = data.byte_units;
+  for (const power of [4, 3, 2, 1]) if (most >= base ** power) return [base ** power, units[power]];
   return [1, "bytes"];
 }
 

@@ -1,5 +1,5 @@
 "use strict";
-// Figures as memsched.units writes them; a test compares the two.
+// Figures as memsched.support.formats writes them; a test compares the two.
 
 function rounded(value, digits) {
   if (value === 0) return "0";
@@ -27,13 +27,12 @@ function halfEven(value, places) {
   return Number(kept.at(-1)) % 2 === 0 ? Number(kept) : up;
 }
 
-function formatBytes(count, digits = 3) {
+function formatBytes(count, digits = 3, [base, units] = data.byte_units) {
   const sign = count < 0 ? "-" : "";
   count = Math.abs(count);
-  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
   let power = 0;
-  while (power + 1 < units.length && Number(rounded(count / 1024 ** power, Math.max(digits, 4))) >= 1024) power += 1;
-  const amount = count / 1024 ** power;
+  while (power + 1 < units.length && Number(rounded(count / base ** power, Math.max(digits, 4))) >= base) power += 1;
+  const amount = count / base ** power;
   return `${sign}${rounded(amount, amount >= 1000 ? Math.max(digits, 4) : digits)} ${units[power]}`;
 }
 

@@ -13,6 +13,7 @@ from typing import Any
 import memsched
 from memsched.errors import MemschedError, visible
 from memsched.support.documents import plain
+from memsched.support.formats import byte_units
 from memsched.support.interrupt import optional
 
 SCRIPTS = ("format.js", "tables.js", "plots.js", "plan.js", "lifetimes.js", "addresses.js", "curves.js", "page.js")
@@ -75,7 +76,8 @@ def html_page(template: str, data: dict[str, Any], **values: Any) -> str:
     The template extends page.html and shows the values. The data for page.js is in the page as packed JSON, in the
     element memsched-data.
     """
-    document = {"format": "memsched-report/2", "memsched": memsched.__version__, **data}
+    head = {"format": "memsched-report/2", "memsched": memsched.__version__, "byte_units": byte_units()}
+    document = {**head, **data}
     templates = environment()
     ours = "".join(_asset(name) for name in SCRIPTS)
     plotly, plotly_hash = _plotly()

@@ -12,7 +12,7 @@ from memsched.show.report.page import html_page
 from memsched.show.report.summary import Tile
 from memsched.show.report.tables import Column, Table
 from memsched.show.text import Number, text
-from memsched.support.units import counted
+from memsched.support.formats import counted
 
 _BUFFERS = (
     Column(title="buffer"),

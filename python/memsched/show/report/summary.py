@@ -15,7 +15,7 @@ from memsched.show.arena import budget_of
 from memsched.show.text import Number, Text, text
 from memsched.show.words import again, bounded, moved
 from memsched.support.documents import fields
-from memsched.support.units import format_link
+from memsched.support.formats import format_link
 
 _EQUAL = 1 + 1e-12
 

@@ -15,7 +15,7 @@ from memsched.show.text import Number, counted, text
 from memsched.study.sweep.names import link_names, planner_names, problem_names
 from memsched.study.sweep.rows import STATUSES, checked
 from memsched.study.sweep.rows import ReadRow as Row
-from memsched.support.units import format_bandwidth
+from memsched.support.formats import format_bandwidth
 
 _PLANNERS = (
     Column(title="planner"),

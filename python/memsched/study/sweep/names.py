@@ -10,7 +10,7 @@ from typing import Any
 from memsched._core import Device
 from memsched.study.sweep.rows import ReadRow as Row
 from memsched.support.documents import bandwidth_from_json
-from memsched.support.units import format_bandwidth, format_bytes, format_link
+from memsched.support.formats import format_bandwidth, format_bytes, format_link
 
 _UNITS = {"bandwidth": "B/s", "seconds": "s", "bytes": "B"}
 

@@ -11,7 +11,7 @@ from typing import overload
 from memsched.study.sweep.rows import MEASURES, Row
 from memsched.support import checks
 from memsched.support.files import check_named, path_of, write_bytes
-from memsched.support.units import counted
+from memsched.support.formats import counted
 from memsched.support.views import Columns, Drawn, Figures, needed
 
 # First what identifies a point, then its figures, then the rest.

@@ -14,7 +14,7 @@ import torch
 
 from memsched.errors import InfeasibleError
 from memsched.support.documents import Document
-from memsched.support.units import format_bytes
+from memsched.support.formats import format_bytes
 from memsched.torch.compiled.as_graph import Resident, Visit
 from memsched.torch.compiled.held import (
     Call,

@@ -19,7 +19,8 @@ from memsched.problems.budget import parse_memory, slowest, told_bytes, told_mem
 from memsched.result import Result
 from memsched.study.compare import plan as plan_graph
 from memsched.support.documents import Document, fields, plain
-from memsched.support.units import format_bytes, parse_bandwidth, parse_bytes, unit_written
+from memsched.support.formats import format_bytes, unit_written
+from memsched.support.units import parse_bandwidth, parse_bytes
 from memsched.torch.compiled import cache
 from memsched.torch.compiled.as_graph import LEAVE, Cost, Resident, Visit, in_order, no_costs, step_graph
 from memsched.torch.compiled.options import Options

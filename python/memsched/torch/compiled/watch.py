@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from memsched.support.units import format_bytes, parse_bytes
+from memsched.support.formats import format_bytes
+from memsched.support.units import parse_bytes
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan
 from memsched.torch.compiled.private import is_batched, saving_is_hooked
