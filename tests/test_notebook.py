@@ -364,6 +364,11 @@ def test_frames_of_pandas() -> None:
     assert (curve["memory"].dtype, curve["peak_memory"].dtype) == ("Int64", "Int64")
     assert set(curve["planner"]) == {"greedy"}
     assert ms.Comparison().to_pandas().empty
+    bounds, order = small()["bounds"], small()["order"]
+    named = dict(bounds.to_pandas().itertuples(index=False))
+    assert named.pop("interruptible") == bounds.interruptible
+    assert named == {name: getattr(bounds, name) for name in ("best", "compute", "transfer", "fractional", "recompute")}
+    assert order.to_pandas()["op"].tolist() == [*order.order]
 
 
 def test_frames_of_polars_have_the_same_cells() -> None:

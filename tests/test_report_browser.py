@@ -12,6 +12,7 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import pytest
 import memsched as ms
 from memsched.show.plots.figure import readable
 from memsched.show.report import write_report, write_sweep_report
-from memsched.support.formats import format_bandwidth, format_bytes, format_percent, format_seconds
+from memsched.support.formats import DECIMAL, format_bandwidth, format_bytes, format_percent, format_seconds
 from memsched.testing import random_schedule
 from test_plot_readable import BAR_NAMES
 
@@ -194,7 +195,9 @@ def test_numbers_are_written_as_python_writes_them(opened: Any, report: Path) ->
     floats += [draw.randrange(1, 4000) / 2 ** draw.randrange(1, 12) for _ in range(2000)]  # ties
     sizes = [0, 1, 1023, 1024, 1152, 1024**2 - 1, 1024**3 - 1, 2**50, *(draw.randrange(2**45) for _ in range(2000))]
     sizes += [draw.randrange(1, 2000) * 2 ** draw.randrange(30) for _ in range(2000)]
+    like_mb = f"(count) => formatBytes(count, 3, [1000, {json.dumps(DECIMAL)}])"
     for name, write, values in (
+        (f"({like_mb})", partial(format_bytes, like="MB"), sizes),
         ("formatSeconds", format_seconds, floats),
         ("formatPercent", format_percent, floats),
         ("formatBytes", format_bytes, sizes),

@@ -7,6 +7,8 @@ import math
 import re
 from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -232,3 +234,23 @@ def test_the_largest_and_the_least_numbers_are_shown(value: float) -> None:
     amount, unit = format_bandwidth(value).split()
     assert Fraction(amount) * {"TB/s": 10**12, "B/s": 1}[unit] == pytest.approx(Fraction(value), rel=6e-4)
     assert format_seconds(value)
+
+
+def test_what_shows_a_plan_writes_sizes_as_its_budget_was_written(tmp_path: Path) -> None:
+    chain = ms.profiles.load("resnet18-224-b32")
+    page, picture = tmp_path / "page.html", tmp_path / "picture.svg"
+    for memory, base, unit in (("700MB", 1000, "MB"), ("600MiB", 1024, "MiB"), ("50%", 1024, "MiB")):
+        plan = ms.greedy(chain, memory, "12GB/s")
+        shown: list[Any] = [plan, ms.validate(plan), ms.compare(chain, memory, "12GB/s", planners="greedy")]
+        shown.append(ms.frontier(chain, memory=[memory], beta="12GB/s", planner="greedy"))
+        wrong = re.compile(r"\d [kMG]B\b(?!/s)" if base == 1024 else r"\d [KMG]iB\b")
+        for one in shown:
+            assert not wrong.search(str(one)), memory
+            assert unit in str(one) or one is shown[1]  # 50% of a memory alone is no percentage
+        assert [axes.get_ylabel() for axes in plan.plot(picture).axes][1] == f"memory ({unit})"
+        assert shown[3].plot().axes[0].get_xlabel() == f"memory ({unit})"
+        ms.write_report(plan, page, compare=False)
+        text = page.read_text()
+        assert f"{format_bytes(plan.peak_memory, unit)}" in text
+        assert not wrong.search(re.sub(r"<script.*?</script>|<style.*?</style>", "", text, flags=re.S))
+    assert format_bytes(700_000_000) == "668 MiB"  # nothing of it is left

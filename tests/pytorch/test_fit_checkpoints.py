@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -183,6 +184,17 @@ def test_gradients_from_before_count_in_no_way(name: str, share: float) -> None:
     plain = largest.pop("plain")
     assert plain if share > 1 else plain is not None
     assert all(batch is None or batch >= plain for batch in largest.values())
+
+
+@pytest.mark.parametrize("reentrant", [None, False])
+def test_a_plan_says_that_the_checkpoints_of_the_model_do_not_count(reentrant: bool | None, tmp_path: Path) -> None:
+    model = Blocks(functional.gelu, reentrant)
+    plan = memsched.torch.plan(model, (given(),), budget="80%", device="v100", bandwidth=0)
+    told = "without the model's own checkpoints, which make plain PyTorch run 9 operations again"
+    path = tmp_path / "plan.json"
+    plan.save(path)
+    for one in (plan, plan.at("90%"), memsched.torch.TorchPlan.load(path)):
+        assert (told in one.report()) is (reentrant is not None)
 
 
 def test_where_results_count_longer_a_note_says_so() -> None:

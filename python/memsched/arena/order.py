@@ -14,13 +14,13 @@ from memsched.support import checks, quantities
 from memsched.support.docstrings import documented
 from memsched.support.formats import counted
 from memsched.support.types import Progress, Quantity
-from memsched.support.views import Shown
+from memsched.support.views import Columns, Shown, Tabular
 
 METHODS = ("search", "ilp", "published", "listed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order(Shown):
+class Order(Tabular, Shown):
     """An order of the ops of a graph, and what is proven about it.
 
     Attributes
@@ -36,6 +36,10 @@ class Order(Shown):
         Seconds.
     visited : int
         Sets of ops visited by the search; 0 if bounds alone prove the order.
+
+    Notes
+    -----
+    `to_pandas` and `to_polars` give a row for each op, in this order.
     """
 
     order: tuple[str, ...]
@@ -54,6 +58,9 @@ class Order(Shown):
     def gap(self) -> float:
         """(peak_memory - lower_bound) / lower_bound; 0 when the bound is 0."""
         return (self.peak_memory - self.lower_bound) / self.lower_bound if self.lower_bound else 0.0
+
+    def _columns(self) -> Columns:
+        return {"op": (str, list(self.order))}
 
     def __repr__(self) -> str:
         return (

@@ -16,14 +16,15 @@ from memsched.support import checks, quantities
 from memsched.support.docstrings import documented
 from memsched.support.memo import once_per_object
 from memsched.support.types import Quantity
-from memsched.support.views import Shown
+from memsched.support.views import Columns, Shown, Tabular
 
 BOUND_ON = ("all", "once")  # all schedules, or those that run each op once, in graph order
+_NAMES = ("best", "compute", "transfer", "fractional", "recompute", "interruptible")
 ROUNDING = 1e-9  # relative difference allowed between sums of up to a million times in different orders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds(Shown):
+class Bounds(Tabular, Shown):
     """Lower bounds in seconds.
 
     Attributes
@@ -50,6 +51,10 @@ class Bounds(Shown):
         never part of `best`. None if no set fits, and where tensors must travel over a link whose directions differ
         in bandwidth: the model has one bandwidth.
     interruptible_proven : bool
+
+    Notes
+    -----
+    `to_pandas` and `to_polars` give a row for each bound.
     """
 
     compute: float
@@ -60,9 +65,11 @@ class Bounds(Shown):
     interruptible: float | None
     interruptible_proven: bool
 
+    def _columns(self) -> Columns:
+        return {"bound": (str, list(_NAMES)), "seconds": (float, [getattr(self, name) for name in _NAMES])}
+
     def __repr__(self) -> str:
-        names = ("best", "compute", "transfer", "fractional", "recompute", "interruptible")
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        given = {name: getattr(self, name) for name in _NAMES if getattr(self, name) is not None}
         return f"Bounds({', '.join(f'{name}={seconds:.6g}' for name, seconds in given.items())})"
 
 

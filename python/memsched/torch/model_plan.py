@@ -277,10 +277,11 @@ class TorchPlan(ShowsResult):
         if not isinstance(document["result"], dict):  # a string would be the path of another file
             raise InvalidInputError(f"result of the plan is {shown(document['result'])}; it must be an object")
         plan = cache.checked(document["plan"])
-        source, loss = checks.text("source of the plan", plan["source"]), document["loss"]
-        resident = Resident(**_counts("the plan", document["resident"]))
+        checks.text("source of the plan", plan["source"])
+        checks.count("checkpointed of the plan", plan.get("checkpointed", 0), 0, 2**62)
+        resident, loss = Resident(**_counts("the plan", document["resident"])), document["loss"]
         return cls(
-            CompiledPlan(Result.from_json(document["result"]), resident, source),
+            CompiledPlan.of(Result.from_json(document["result"]), resident, plan),
             plan,
             read_options(document["options"]),
             loss=LossBytes(**_counts("loss of the plan", loss if isinstance(loss, dict) else {"most": loss})),

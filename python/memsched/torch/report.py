@@ -96,6 +96,7 @@ def describe(plan: CompiledPlan) -> str:
         "",
         "what is recomputed",
         f"  {again if result.recomputed else 'nothing'}",
+        *_checkpointed(plan.checkpointed),
     ]
     return "\n".join(lines)
 
@@ -104,6 +105,13 @@ def _rounds(result: Result) -> list[str]:
     rounds = result.schedule.rounds
     split = ", ".join(f"{count} of {batch} samples" for batch, count in rounds)
     return [f"in rounds: {split}"] if sum(count for _, count in rounds) > 1 else []
+
+
+def _checkpointed(operations: int) -> list[str]:
+    if not operations:
+        return []
+    again = counted(operations, "operation")
+    return [f"  without the model's own checkpoints, which make plain PyTorch run {again} again"]
 
 
 def _arena(result: Result, unit: str) -> list[str]:

@@ -73,7 +73,7 @@ def told(size: int) -> str:
     """A number of bytes in a unit that can be read, with the bytes where they differ."""
     power = min(max(size.bit_length() - 1, 0) // 10, 5)
     unit = f"{size / 1024**power:.4g} {('', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')[power]}"
-    return f"{unit} ({size:,} bytes)" if power else f"{size} bytes"
+    return f"{unit} ({size:,} bytes)" if power else f"{size} byte{'' if size == 1 else 's'}"
 
 
 def is_natural(value: Any) -> bool:

@@ -18,6 +18,7 @@ from memsched.support.documents import Document, check_keys, read_document, writ
 FORMAT = "memsched-compiled/2"
 _UNUSABLE = (MemschedError, OSError, ValueError)  # of a folder or a file; the last, if its name cannot be encoded
 _KEYS = ("costs", "strides_differ", "source", "device", "planner", "params", "steps")
+_OPTIONAL = ("checkpointed",)  # not in those of versions that did not tell it
 
 
 def folder() -> Path | None:
@@ -85,5 +86,5 @@ def agreed(key: str, document: Document) -> Document:
 
 def checked(document: Document) -> Document:
     """A document of this format, as far as its keys go; its plan is simulated before it is used."""
-    check_keys(document, "a cached plan", _KEYS)
+    check_keys(document, "a cached plan", _KEYS, _OPTIONAL)
     return document

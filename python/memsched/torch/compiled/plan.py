@@ -23,6 +23,7 @@ from memsched.support.formats import format_bytes, unit_written
 from memsched.support.units import parse_bandwidth, parse_bytes
 from memsched.torch.compiled import cache
 from memsched.torch.compiled.as_graph import LEAVE, Cost, Resident, Visit, in_order, no_costs, step_graph
+from memsched.torch.compiled.joint import run_again
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.times import measured_costs, modelled_costs
 from memsched.torch.link import default_host_memory, measure_link
@@ -48,6 +49,8 @@ class CompiledPlan(ShowsResult):
         What is resident, split by what it is for.
     times : str
         Where the times come from: measured, or a model.
+    checkpointed : int
+        How many operations plain PyTorch runs again, since the model itself checkpoints them; this plan need not.
     compiled : int, optional
         The peak of compiled code, which may hold more than the tensors of the plan, or less.
     """
@@ -55,7 +58,13 @@ class CompiledPlan(ShowsResult):
     result: Result
     resident: Resident
     times: str
+    checkpointed: int = 0
     compiled: int | None = None
+
+    @classmethod
+    def of(cls, result: Result, resident: Resident, document: Document) -> CompiledPlan:
+        """With what a document of plans tells of their step."""
+        return cls(result, resident, str(document["source"]), int(document.get("checkpointed", 0)))
 
     @property
     def visits(self) -> int:
@@ -96,6 +105,7 @@ def timed(
         "costs": [[list(cost) for cost in each] for each in costs],
         "strides_differ": [visit.joint.strides_differ for visit in visits],
         "source": source,
+        "checkpointed": sum(len(run_again(visit.joint)) for visit in visits),
     }
     return Timed(step_graph(visits, returns, costs, resident=held.total, name=name), facts, link)
 
@@ -174,7 +184,7 @@ def plan_again(plan: CompiledPlan, document: Document, options: Options) -> tupl
             found = _least_enough(budgets, memory, lambda one, effort: _solve(graph, of[one], options, effort))
             needed = found.device.memory
         raise too_small(graph, memory, f"{options.planner} needs", needed) from None
-    return CompiledPlan(result, plan.resident, plan.times), {**document, **described(result)}
+    return CompiledPlan.of(result, plan.resident, document), {**document, **described(result)}
 
 
 def _solve(graph: Graph, device: Device, options: Options, effort: Effort = "full") -> Result:
@@ -287,7 +297,7 @@ class _Problem:
             document = {**found.facts, **described(result)}
             if len(self._orders) == 1:
                 validate(result)
-                return CompiledPlan(result, self._held, found.facts["source"]), document
+                return CompiledPlan.of(result, self._held, document), document
             document["steps"] = in_order(document["steps"], self._orders[0])
             if (plan := self.usable(document, memory)) is not None:
                 return plan, document
@@ -353,7 +363,7 @@ def adopted(graph: Graph, document: Document, memory: int, held: Resident) -> Co
     schedule = Schedule(document["steps"], budget=memory, graph=graph.name, planner={"name": planner})
     result = measured(planner, dict(document["params"]), graph, schedule, device, began, recomputes=True)
     validate(result)
-    return CompiledPlan(result, held, str(document["source"]))
+    return CompiledPlan.of(result, held, document)
 
 
 def _costs_of(visits: Sequence[Visit], options: Options) -> tuple[list[list[Cost]], str, Link | None]:
