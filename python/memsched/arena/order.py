@@ -21,7 +21,7 @@ METHODS = ("search", "ilp", "published", "listed")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order(Tabular, Shown):
-    """An order of the ops of a graph, and what is proven about it.
+    """An order of the ops of a graph, and what is proven about it. As a data frame, a row for each op.
 
     Attributes
     ----------
@@ -36,10 +36,6 @@ class Order(Tabular, Shown):
         Seconds.
     visited : int
         Sets of ops visited by the search; 0 if bounds alone prove the order.
-
-    Notes
-    -----
-    `to_pandas` and `to_polars` give a row for each op, in this order.
     """
 
     order: tuple[str, ...]

@@ -25,7 +25,7 @@ ROUNDING = 1e-9  # relative difference allowed between sums of up to a million t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds(Tabular, Shown):
-    """Lower bounds in seconds.
+    """Lower bounds in seconds. As a data frame, a row for each.
 
     Attributes
     ----------
@@ -51,10 +51,6 @@ class Bounds(Tabular, Shown):
         never part of `best`. None if no set fits, and where tensors must travel over a link whose directions differ
         in bandwidth: the model has one bandwidth.
     interruptible_proven : bool
-
-    Notes
-    -----
-    `to_pandas` and `to_polars` give a row for each bound.
     """
 
     compute: float

@@ -26,7 +26,7 @@ from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.group import Group
 from memsched.torch.compiled.look import Loss, check_model, device_of, forward_of, look, options_of
 from memsched.torch.compiled.options import Options, read_options
-from memsched.torch.compiled.plan import CompiledPlan, plan_again, plan_and_document
+from memsched.torch.compiled.plan import CompiledPlan, compiled_plan, plan_again, plan_and_document
 from memsched.torch.compiled.sizes import LossBytes
 from memsched.torch.compiled.special_groups import Expecting
 from memsched.torch.compiled.unplanned import UnplannedWarning
@@ -281,7 +281,7 @@ class TorchPlan(ShowsResult):
         checks.count("checkpointed of the plan", plan.get("checkpointed", 0), 0, 2**62)
         resident, loss = Resident(**_counts("the plan", document["resident"])), document["loss"]
         return cls(
-            CompiledPlan.of(Result.from_json(document["result"]), resident, plan),
+            compiled_plan(Result.from_json(document["result"]), resident, plan),
             plan,
             read_options(document["options"]),
             loss=LossBytes(**_counts("loss of the plan", loss if isinstance(loss, dict) else {"most": loss})),

@@ -61,11 +61,6 @@ class CompiledPlan(ShowsResult):
     checkpointed: int = 0
     compiled: int | None = None
 
-    @classmethod
-    def of(cls, result: Result, resident: Resident, document: Document) -> CompiledPlan:
-        """With what a document of plans tells of their step."""
-        return cls(result, resident, str(document["source"]), int(document.get("checkpointed", 0)))
-
     @property
     def visits(self) -> int:
         """How many graphs the step has."""
@@ -84,6 +79,11 @@ class CompiledPlan(ShowsResult):
     def report(self) -> str:
         """What the plan does and what it costs, as text."""
         return describe(self)
+
+
+def compiled_plan(result: Result, resident: Resident, document: Document) -> CompiledPlan:
+    """With what a document of plans tells of their step."""
+    return CompiledPlan(result, resident, str(document["source"]), int(document.get("checkpointed", 0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ def plan_again(plan: CompiledPlan, document: Document, options: Options) -> tupl
             found = _least_enough(budgets, memory, lambda one, effort: _solve(graph, of[one], options, effort))
             needed = found.device.memory
         raise too_small(graph, memory, f"{options.planner} needs", needed) from None
-    return CompiledPlan.of(result, plan.resident, document), {**document, **described(result)}
+    return compiled_plan(result, plan.resident, document), {**document, **described(result)}
 
 
 def _solve(graph: Graph, device: Device, options: Options, effort: Effort = "full") -> Result:
@@ -297,7 +297,7 @@ class _Problem:
             document = {**found.facts, **described(result)}
             if len(self._orders) == 1:
                 validate(result)
-                return CompiledPlan.of(result, self._held, document), document
+                return compiled_plan(result, self._held, document), document
             document["steps"] = in_order(document["steps"], self._orders[0])
             if (plan := self.usable(document, memory)) is not None:
                 return plan, document
@@ -363,7 +363,7 @@ def adopted(graph: Graph, document: Document, memory: int, held: Resident) -> Co
     schedule = Schedule(document["steps"], budget=memory, graph=graph.name, planner={"name": planner})
     result = measured(planner, dict(document["params"]), graph, schedule, device, began, recomputes=True)
     validate(result)
-    return CompiledPlan.of(result, held, document)
+    return compiled_plan(result, held, document)
 
 
 def _costs_of(visits: Sequence[Visit], options: Options) -> tuple[list[list[Cost]], str, Link | None]:
