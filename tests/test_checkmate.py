@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from math import inf
 from typing import Any
 
@@ -267,3 +268,18 @@ def test_time_that_is_up_is_named_whatever_is_left_for_the_rest() -> None:
         except ms.LimitError as error:
             reasons.append(str(error))
     assert all("within the time_limit" in reason for reason in reasons)
+
+
+def test_many_algorithms_are_read_in_short_time() -> None:
+    """Of ops with thousands, all but a few serve no purpose: others take less time and no more bytes."""
+    choices = [{"alg": f"a{k}", "time": 1 + k / 100, "workspace": max(0, 50 - k)} for k in range(3000)]
+    tensors = [{"name": f"t{k}", "size": 5, "role": "activation"} for k in range(20)]
+    ops = [
+        {"name": f"o{k}", "phase": "fwd", "reads": [f"t{k - 1}"] if k else [], "writes": [f"t{k}"], "choices": choices}
+        for k in range(20)
+    ]
+    graph = ms.Graph(tensors, ops)
+    began = time.process_time()
+    turns = turns_of(graph, timed=True)
+    assert time.process_time() - began < 1.5
+    assert [len(ways) for ways in turns.ways] == [51] * 20

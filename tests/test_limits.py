@@ -374,7 +374,7 @@ def tight(graph: ms.Graph) -> dict[str, float]:
 
 @pytest.mark.slow
 @pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
-@pytest.mark.parametrize("name", ["tflms", "autoswap", "swap_opt", "superneurons", "modnn"])
+@pytest.mark.parametrize("name", ["tflms", "autoswap", "swap_opt", "by_kind", "modnn"])
 def test_planners_of_graphs_keep_their_limit(name: str) -> None:
     graph = layered(30_000)
 
@@ -385,10 +385,10 @@ def test_planners_of_graphs_keep_their_limit(name: str) -> None:
     kept(0.5, work, graph)
 
 
-def test_superneurons_gives_up_when_its_time_is_over() -> None:
+def test_by_kind_gives_up_when_its_time_is_over() -> None:
     graph = layered(20_000)  # one that it needs a second for, without a limit
     with pytest.raises(ms.LimitError):
-        ms.superneurons(graph, ms.peak_memory(graph) // 2, 250.0, time_limit=0.01)
+        ms.by_kind(graph, ms.peak_memory(graph) // 2, 250.0, time_limit=0.01)
 
 
 @pytest.mark.slow
@@ -575,14 +575,14 @@ def with_skips(count: int) -> ms.Graph:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("count", "share"), [(4_000, 0.1), (20_000, 0.02)])
-@pytest.mark.parametrize("planner", ["pooch", "superneurons", "plan"])
+@pytest.mark.parametrize("planner", ["pooch", "by_kind", "plan"])
 def test_recomputation_that_repeats_almost_without_end_keeps_its_limit(count: int, share: float, planner: str) -> None:
     """One list that never fits ran each op 64 times, and pooch made many before it looked at the clock. Later it still
     began each of its 200 mixtures after its time was over: 0.3 seconds, and 0.6 beside other work; now 0.16.
     """
     graph = with_skips(count)
     least, peak = ms.min_memory(graph), ms.peak_memory(graph)
-    host = None if planner == "superneurons" else sum(tensor["size"] for tensor in graph.tensors) // 4
+    host = None if planner == "by_kind" else sum(tensor["size"] for tensor in graph.tensors) // 4
     device = ms.Device(least + int(share * (peak - least)), 1e6, host_memory=host)
 
     def work(graph: ms.Graph) -> None:
@@ -612,7 +612,7 @@ def op(name: str, phase: str, reads: list[str], writes: list[str], layer: int, w
 
 @pytest.mark.parametrize(
     ("planner", "reads", "count"),
-    [("superneurons", 40_000, 3_000), ("pooch", 40_000, 3_000), ("modnn", 160_000, 1_500)],
+    [("by_kind", 40_000, 3_000), ("pooch", 40_000, 3_000), ("modnn", 160_000, 1_500)],
 )
 def test_an_op_that_reads_thousands_of_tensors_keeps_the_limit(planner: str, reads: int, count: int) -> None:
     """Where it ran again and again, and where a window of memory holds many of them: 3 to 7 seconds for 0.1."""

@@ -94,7 +94,7 @@ def test_autoswap_takes_little_more_than_its_limit_on_a_graph(share: float) -> N
 
 @pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
 @pytest.mark.parametrize("share", [0.02, 0.3])
-@pytest.mark.parametrize("name", ["superneurons", "modnn", "tflms", "vdnn"])
+@pytest.mark.parametrize("name", ["by_kind", "modnn", "tflms", "vdnn"])
 def test_a_time_limit_holds_where_there_may_be_no_plan(name: str, share: float) -> None:
     """Then what it would take is looked for, in the same time. SuperNeurons took 20 seconds for 1,000 stages."""
     chain, plan, memory = tiled(10_000), PLANNERS[name].plan, middle(10_000, share)
@@ -142,13 +142,13 @@ def test_auto_in_little_time_has_a_plan_and_does_not_take_the_time_of_each_plann
     assert ms.plan(chain, memory, BETA, time_limit=1e-6).makespan <= greedy.makespan
 
 
-def test_superneurons_takes_little_more_than_its_plans_are_long() -> None:
+def test_by_kind_takes_little_more_than_its_plans_are_long() -> None:
     """Each map that made room was looked for among all maps: 5 seconds, now 0.6."""
     chain, memory = tiled(600), middle(600, 0.02)
-    assert cpu(lambda: ms.superneurons(chain, memory, BETA)) <= 2.5
+    assert cpu(lambda: ms.by_kind(chain, memory, BETA)) <= 2.5
 
 
-@pytest.mark.parametrize("name", ["superneurons", "modnn"])
+@pytest.mark.parametrize("name", ["by_kind", "modnn"])
 def test_a_planner_of_graphs_that_has_no_plan_in_time_says_so(name: str) -> None:
     chain, memory = tiled(4000), middle(4000)
     ms.to_graph(chain)
@@ -158,7 +158,7 @@ def test_a_planner_of_graphs_that_has_no_plan_in_time_says_so(name: str) -> None
 
 def test_what_is_needed_is_enough_even_where_there_was_no_time_for_the_least() -> None:
     chain, memory = tiled(300), middle(300, 0.0)  # which is less than these two need
-    for plan in (ms.superneurons, ms.tflms):
+    for plan in (ms.by_kind, ms.tflms):
         with pytest.raises(ms.InfeasibleError) as refused:
             plan(chain, memory, BETA, time_limit=0.01)
         assert plan(chain, refused.value.min_memory, BETA).peak_memory <= refused.value.min_memory
@@ -308,7 +308,7 @@ def document() -> dict[str, Any]:
 def kept() -> ms.Result:
     """Nothing has to move."""
     graph = woven(50_000, 3)
-    return ms.superneurons(graph, 2 * ms.peak_memory(graph), BETA)
+    return ms.by_kind(graph, 2 * ms.peak_memory(graph), BETA)
 
 
 @lru_cache

@@ -139,6 +139,31 @@ def test_the_minimum_is_exact(case: tuple[ms.Chain, Instance], beta: float) -> N
         assert ms.pofo(chain, max(1, least), beta).peak_memory <= least
 
 
+@given(chain=chains(max_stages=5), data=st.data(), chunk=st.sampled_from([None, 1, 2]))
+def test_auto_is_no_slower_than_what_it_tries(chain: ms.Chain, data: st.DataObject, chunk: int | None) -> None:
+    """Exact labels wait for the last offload; with pieces that was faster, and "auto" tried them without waiting."""
+    least = max(1, ms.min_memory(chain, "pofo"))
+    memory = data.draw(st.integers(least, max(least, ms.peak_memory(chain))))
+    device = data.draw(devices(memory=memory))
+    tried = {}
+    for labels in ("auto", "exact", "real"):
+        try:
+            tried[labels] = ms.pofo(chain, device=device, chunk=chunk, labels=labels).makespan
+        except ms.InfeasibleError:
+            tried[labels] = inf
+    assert tried["auto"] <= min(tried.values()) * (1 + TINY)
+
+
+def test_auto_waits_for_the_last_offload_where_that_is_faster() -> None:
+    chain = ms.Chain([3, 2, 5], [1, 1, 5], [6, 6, 5, 4], [0, 4, 0, 0], saved=[6, 5, 4])
+    device = ms.Device(16, 1, duplex=True)
+    assert ms.pofo(chain, device=device, chunk=1, labels="real").makespan == 23
+    best = ms.pofo(chain, device=device, chunk=1)
+    assert (best.makespan, best.params["labels_used"]) == (22, "exact")
+    searched = ms.pofo(chain, device=device, chunk=1, moves=50)
+    assert searched.makespan <= 22
+
+
 @given(
     chains(max_stages=7, paper_form=True, integer_times=True),
     st.floats(0, 1),

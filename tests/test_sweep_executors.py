@@ -14,6 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing import active_children, get_context
+from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,28 @@ def test_a_worker_that_is_killed_while_the_first_one_starts(monkeypatch: pytest.
     rows = ms.sweep(CHAIN, ["greedy"], memory=["50%"], beta=[1e9], executor="processes", jobs=1)
     assert broken
     assert [row["status"] for row in rows] == ["planned"]
+
+
+@pytest.mark.parametrize("when", ["first", "later"])
+def test_without_memory_for_the_thread_that_hands_out_work(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sweep waited for ever: a future of a pool whose thread has died never ends."""
+    submit, start = Processes.submit, Queue._start_thread
+
+    def none_left(self: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def hand_out(self: Processes, *work: Any) -> Any:
+        if when == "first" or work[0] is not int:
+            self._call_queue._thread = None
+            monkeypatch.setattr(Queue, "_start_thread", none_left)
+        return submit(self, *work)
+
+    monkeypatch.setattr(processes, "_GRACE", 0.5)
+    monkeypatch.setattr(threading, "excepthook", lambda told: None)
+    monkeypatch.setattr(Processes, "submit", hand_out)
+    with pytest.raises(ms.MemschedError, match=r"no worker can be started .*the thread that hands out work has died"):
+        ms.sweep(CHAIN, ["greedy"], memory=["50%"], beta=[1e9], executor="processes", jobs=1)
+    assert Queue._start_thread is not start
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ PLANNERS: dict[str, Callable[..., ms.Result]] = {
     "swap-opt": ms.swap_opt,
     "PoocH": ms.pooch,
     "PoocH, filled": partial(ms.pooch, fill=True),
-    "SuperNeurons": ms.superneurons,
+    "SuperNeurons": ms.by_kind,
     "vDNN": ms.vdnn,
     "AUTOSWAP": ms.autoswap,
     "TFLMS": ms.tflms,

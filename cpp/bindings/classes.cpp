@@ -115,12 +115,12 @@ void bind_searches(py::module_& module) {
         "graph"_a, "device"_a, "plan"_a, "moves"_a, "seed"_a, "time_limit"_a, "planner"_a, "chunk"_a = py::none(),
         "progress"_a = py::none(), "The schedule, and the number of plans built.");
     module.def(
-        "superneurons",
+        "by_kind",
         [](const Graph& graph, const Device& device, Bytes limit, const PlannerText& planner,
            std::optional<double> time_limit) {
             const PythonProgress ticker(time_limit);
             const FixedChoices fixed = fix_choices(graph, limit);
-            const ClassSolution found = superneurons(fixed.graph, device, ticker.progress());
+            const ClassSolution found = by_kind(fixed.graph, device, ticker.progress());
             return schedule_of(graph, fixed, device.memory, found, planner.json);
         },
         "graph"_a, "device"_a, "workspace_limit"_a, "planner"_a, "time_limit"_a = py::none());

@@ -132,7 +132,7 @@ std::vector<Case> cases() {
              const auto found = pooch(*graph, plenty, true, {4, 2, true}, workers, {});
              return found ? found->best.makespan : 0;
          }},
-        {"superneurons", [graph, plenty] { return superneurons(*graph, plenty, {}).makespan; }},
+        {"by_kind", [graph, plenty] { return by_kind(*graph, plenty, {}).makespan; }},
         {"swap_all", [graph, plenty] { return swap_all(*graph, plenty, true).makespan; }},
         {"vdnn_sync", [graph, plenty] { return vdnn_sync(*graph, plenty).makespan; }},
         {"modnn", [graph, plenty] { return modnn(*graph, plenty, true, {}).makespan; }},

@@ -157,7 +157,7 @@ TEST_CASE("the searches only get better, whoever shares the work") {
             found.push_back(searched->best.classes);
         }
         CHECK(found[0] == found[1]);
-        const auto alone = superneurons(graph, device, {});
+        const auto alone = by_kind(graph, device, {});
         CHECK(alone.makespan > 0);
     }
 }

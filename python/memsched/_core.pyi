@@ -31,6 +31,7 @@ __all__: list[str] = [
     "Timeline",
     "Unrolled",
     "annealed",
+    "by_kind",
     "class_schedule",
     "cut_bound",
     "cut_flows",
@@ -80,7 +81,6 @@ __all__: list[str] = [
     "simulate_rounds",
     "stages_of_tensors",
     "steady_state",
-    "superneurons",
     "swap_all",
     "tensor_bytes",
     "tensor_count",
@@ -762,6 +762,9 @@ def annealed(
     chunk: _Number | str | None = None,
     progress: typing.Callable[[float], object] | None = None,
 ) -> tuple[Schedule, int]: ...
+def by_kind(
+    graph: Graph, device: Device, workspace_limit: int, planner: _Document | None, time_limit: float | None = None
+) -> Schedule | None: ...
 def class_schedule(
     graph: Graph,
     device: Device,
@@ -937,9 +940,6 @@ def simulate_rounds(
 ) -> Timeline: ...
 def stages_of_tensors(graph: Graph) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.bool]]: ...
 def steady_state(graph: Graph, schedule: Schedule, device: Device) -> tuple[float, list[float]]: ...
-def superneurons(
-    graph: Graph, device: Device, workspace_limit: int, planner: _Document | None, time_limit: float | None = None
-) -> Schedule | None: ...
 def swap_all(
     graph: Graph, device: Device, workspace_limit: int, scheduled: bool, planner: _Document | None
 ) -> Schedule | None: ...

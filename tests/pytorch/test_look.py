@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 import memsched.torch as mt
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
 from memsched.torch import CaptureError
+from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.meter import Meter
 from memsched.torch.module_state import unchanged
 from memsched.torch.profile import profile
@@ -265,6 +266,71 @@ def test_what_depends_on_values_is_named(way: Callable[[torch.Tensor], Any]) -> 
 def test_parameters_without_a_shape_are_named(work: Callable[[nn.Module, torch.Tensor], Any]) -> None:
     with pytest.raises(InvalidInputError, match=r"0\.weight has no shape yet"):
         work(nn.Sequential(nn.LazyLinear(4)), torch.randn(2, 3))
+
+
+class Aside(nn.Module):
+    """A part that torch.compile leaves out, with or without parameters, before or after one that it captures."""
+
+    def __init__(self, part: nn.Module, *, first: bool) -> None:
+        super().__init__()
+        self.part, self.rest, self.first = part, nn.Linear(16, 16), first
+
+    @torch.compiler.disable
+    def aside(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.part(x)
+        return out[0] if isinstance(out, tuple) else out
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.rest(self.aside(x)) if self.first else self.aside(self.rest(x))
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(("part", "name"), [(nn.Tanh(), "Tanh"), (nn.Linear(16, 16), "Addmm")], ids=["tanh", "linear"])
+def test_what_is_in_no_graph_is_named(part: nn.Module, name: str, first: bool) -> None:
+    """A plan of the whole step left it out, and said that it was of the whole process."""
+    model, x = Aside(part, first=first), torch.randn(4, 16, requires_grad=True)
+    told = f"captures no {name} of Aside, whose backward saves tensors"
+    with pytest.raises(CaptureError, match=told):
+        mt.plan_step(model, (x,), torch.sum, budget="100%", device="v100", planner="selective")
+    with pytest.warns(UnplannedWarning, match=told):
+        plan = mt.plan(model, (x,), budget="100%", device="v100")
+    assert told in plan.report()
+
+
+def test_a_recurrent_net_is_not_taken_for_its_loss() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(16, 16, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.lstm(x)[0]
+
+    with pytest.raises(CaptureError, match="of Net, whose backward saves tensors"):
+        mt.plan_step(Net(), (torch.randn(3, 4, 16),), lambda out: out.square().mean(), budget="100%", device="v100")
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda model, x: mt.plan(model, (x,), budget="50%"),
+        lambda model, x: mt.fit(model, (x,), device="v100"),
+        lambda model, x: mt.profile(model, (x,), device="v100"),
+        lambda model, x: mt.plan_step(model, (x,), torch.sum, budget="50%"),
+    ],
+    ids=["plan", "fit", "profile", "plan_step"],
+)
+@pytest.mark.parametrize("kind", ["nested", "sparse_coo", "sparse_csr"])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:Sparse CSR tensor support")
+def test_inputs_whose_bytes_depend_on_values_are_named(work: Callable[[nn.Module, Any], Any], kind: str) -> None:
+    dense = torch.randn(4, 4)
+    x = {
+        "nested": lambda: torch.nested.nested_tensor([dense, dense[:2]], layout=torch.jagged),
+        "sparse_coo": dense.to_sparse,
+        "sparse_csr": dense.to_sparse_csr,
+    }[kind]()
+    with pytest.raises(CaptureError, match=rf"Linear is given a .*{kind}.* tensor, whose bytes no plan knows"):
+        work(nn.Linear(4, 4), x)
 
 
 def test_a_failing_forward_is_the_users_own_error_and_leaves_no_trace() -> None:

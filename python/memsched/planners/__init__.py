@@ -6,6 +6,7 @@ from memsched.planners.chain.greedy import greedy
 from memsched.planners.chain.offload import offload
 from memsched.planners.chain.tflms import tflms
 from memsched.planners.chain.vdnn import vdnn
+from memsched.planners.graph.by_kind import by_kind
 from memsched.planners.graph.modnn import modnn
 from memsched.planners.graph.olla import olla
 from memsched.planners.graph.pooch import pooch
@@ -35,6 +36,7 @@ __all__ = [  # noqa: RUF022
     "swap_opt",
     "swap_all",
     "superneurons",
+    "by_kind",
     "vdnn_sync",
     "vdnn_plus",
     "checkmate",

@@ -24,6 +24,7 @@ _AS_LARGE_AS_INPUT = (
     _aten.col2im.default,
     _aten.im2col.default,
 )  # their result is written where something as large as an input was
+_EXPONENTIAL = 13  # matrices that `matrix_exp` holds at once, at most
 _ONE_MORE = (_aten._embedding_bag.default, _aten._embedding_bag_forward_only.default)
 
 
@@ -46,3 +47,31 @@ def kernel_bytes(target: Any, args: Any, result: torch.Tensor, place: int, bytes
         # Statistics of a normalisation on the CPU whose input is narrower than its parameters, as under autocast.
         return bytes_of(result.numel()) * max(widths)
     return 0
+
+
+def scratch_bytes(target: Any, args: Any, bytes_of: Callable[[Any], int]) -> int:
+    """What an operation allocates and gives back beside its results, where that is several times what it reads.
+
+    As `kernel_bytes`; other kernels give back at most about as much as they read, and nothing is told of it.
+    """
+    if target is _aten.linalg_matrix_exp.default:
+        return _EXPONENTIAL * bytes_of(args[0].numel()) * int(args[0].element_size())
+    if target is _aten._trilinear.default:  # one slice: of the product of two, summed where the third has no dimension
+        expands, sums, unrolled = args[3:6], args[6], args[7] if len(args) > 7 else 1
+        first, second, third = (
+            [bytes_of(size) for size in _expanded(one, where)] for one, where in zip(args[:3], expands, strict=True)
+        )
+        product = result = int(args[0].element_size())
+        for at, sizes in enumerate(zip(first, second, third, strict=True)):
+            summed = at == unrolled or (at in sums and at in expands[2])
+            product *= 1 if summed else max(sizes[:2])
+            result *= 1 if at == unrolled or at in sums else max(sizes)
+        return product + result
+    return 0
+
+
+def _expanded(one: torch.Tensor, where: Any) -> list[Any]:
+    shape = list(one.shape)
+    for at in sorted(where):
+        shape.insert(at, 1)
+    return shape

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memsched.torch.fan_in import current_node, is_fan_in, taker
-from memsched.torch.kernel_bytes import kernel_bytes
+from memsched.torch.kernel_bytes import kernel_bytes, scratch_bytes
 
 
 class Meter(TorchDispatchMode):
@@ -77,7 +77,7 @@ class Meter(TorchDispatchMode):
         if sum_so_far is not None and self._counts(sum_so_far) and is_fan_in(node, self._makers_of(args)):
             self._sum = _Sum(sum_so_far.untyped_storage()._cdata, self.live, out.untyped_storage().nbytes())
         else:
-            self._peak = max(self._peak, self.live)
+            self._peak = max(self._peak, self.live + scratch_bytes(func, args, self.bytes_of))
         return out
 
     def bytes_of(self, one: Any) -> int:

@@ -34,7 +34,7 @@ from memsched.torch.batches import (
     with_batch,
 )
 from memsched.torch.compiled.joint import run_again
-from memsched.torch.compiled.look import Loss, check_model, device_of, look, options_of
+from memsched.torch.compiled.look import Loss, check_inputs, check_model, device_of, look, options_of
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import Timed, costs_in, device_for, timed
 from memsched.torch.errors import CallError, CaptureError, told
@@ -113,6 +113,7 @@ def fit(
     True
     """
     check_model(model)
+    check_inputs(model, args, kwargs)
     check_owner(optimizer, model)
     checks.flag("largest", largest)
     checks.progress(progress)
@@ -282,7 +283,8 @@ class _Asked:
 
     def _accumulated(self) -> list[Way]:
         """The fewest micro-batches that fit."""
-        parts = [k for k in range(2, self._batch + 1) if self._batch % k == 0]
+        small = [k for k in range(1, math.isqrt(self._batch) + 1) if self._batch % k == 0]
+        parts = sorted({*small[1:], *(self._batch // k for k in small)} - {1})
         found: list[Way] = []
         norms = any(isinstance(one, torch.nn.modules.batchnorm._BatchNorm) for one in self._model.modules())
         note = "batch normalisation sees each part by itself" if norms else ""

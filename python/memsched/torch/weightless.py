@@ -12,9 +12,12 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.meta_utils import MetaTensorDescriber
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
+
+from memsched.errors import InvalidInputError
 
 _Made = TypeVar("_Made")
 
@@ -32,6 +35,10 @@ def _parameters_on_meta() -> Iterator[None]:
         if parameter is None or parameter.device.type == "meta":
             return None
         if parameter not in known:
+            if is_lazy(parameter):
+                raise InvalidInputError(
+                    f"the parameter {name} of a {type(module).__name__} has no shape yet; give the module its sizes"
+                )
             moved = nn.Parameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
             moved.__dict__.update(parameter.__dict__)
             known[parameter] = moved

@@ -15,7 +15,7 @@ ClassSolution swap_all(const Graph& graph, const Device& device, bool scheduled)
     return all;
 }
 
-ClassSolution superneurons(const Graph& graph, const Device& device, const Progress& progress) {
+ClassSolution by_kind(const Graph& graph, const Device& device, const Progress& progress) {
     Workers alone(1);
     ClassSearch search(graph, device, alone, progress);
     const std::vector<TensorId>& maps = search.maps();

@@ -14,6 +14,6 @@ ClassSolution swap_all(const Graph& graph, const Device& device, bool scheduled)
 // convolutions are swapped and the rest recomputed. There is no plan either if the fetches, made one convolution ahead,
 // do not fit after all; with more memory this may happen again. Throws Stopped when told to stop before the result is
 // known.
-ClassSolution superneurons(const Graph& graph, const Device& device, const Progress& progress);
+ClassSolution by_kind(const Graph& graph, const Device& device, const Progress& progress);
 
 } // namespace memsched

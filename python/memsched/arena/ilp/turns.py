@@ -148,18 +148,17 @@ def turns_of(graph: Graph, *, timed: bool) -> Turns:
 def _ways(op: Document, size: dict[str, int], number: dict[str, int], sizes: list[int], timed: bool) -> list[Way]:
     found: list[Way] = []
     for skip in (False, True) if op.get("tape") else (False,):
-        left = set(op["tape"]) if skip else set()
-        for choice in op["choices"]:
-            workspace = op.get("skip_workspace", choice["workspace"]) if skip else choice["workspace"]
-            writes = [name for name in op["writes"] if name not in left]
-            way = Way(
-                alg=choice["alg"],
-                skip=skip,
-                seconds=float(choice["time"]),
-                items=frozenset(number[name] for name in writes if name in number),
-                scratch=int(workspace) + sum(size[name] for name in writes if name not in number),
-            )
-            found.append(way)
+        writes = set(op["writes"]) - set(op["tape"] if skip else ())
+        items = frozenset(number[name] for name in writes if name in number)
+        scratch = sum(size[name] for name in writes if name not in number)
+        needs = [op.get("skip_workspace", one["workspace"]) if skip else one["workspace"] for one in op["choices"]]
+        least = math.inf  # of those that are as frugal
+        for need, choice in sorted(zip(needs, op["choices"], strict=True), key=lambda one: (one[0], one[1]["time"])):
+            if choice["time"] < least:
+                seconds = least = float(choice["time"])
+                found.append(
+                    Way(alg=choice["alg"], skip=skip, seconds=seconds, items=items, scratch=scratch + int(need))
+                )
     # One serves another if it writes as much, in no more bytes and, where that matters, no more time.
     order = sorted(found, key=lambda way: (way.bytes(sizes), way.seconds if timed else 0.0, -len(way.items)))
     fastest: dict[frozenset[int], float] = {}  # of the ways so far, which need no more bytes, with these items

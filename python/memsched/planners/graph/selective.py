@@ -113,8 +113,8 @@ def selective(
     if call.device.memory < (least := least_of(call.graph)):
         linked = min(call.device.d2h, call.device.h2d) > 0 and call.device.host_memory is None
         raise call.no_plan(least if linked else peak_of(call.graph), "some op does not fit", enough=not linked)
-    plain = not call.graph.persistent and all(len(op["choices"]) == 1 for op in call.graph.ops)
-    if plain and call.device.memory >= peak_of(call.graph):
+    fits = not call.graph.persistent and call.device.memory >= peak_of(call.graph)
+    if fits and all(len(op["choices"]) == 1 for op in call.graph.ops):
         none = np.zeros(_core.tensor_count(call.graph), bool)
         kept = _core.offload_set_schedule(call.graph, call.device.memory, none, told, call.chunk)
         return call.result({**params, "evaluations": 1}, kept)

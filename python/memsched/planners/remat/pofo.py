@@ -26,7 +26,7 @@ from memsched.planners.remat.recompute import (
     unroll,
 )
 from memsched.planners.sets import ChainCall, begin_chain
-from memsched.problems.problem import ChunkLike
+from memsched.problems.problem import ChunkLike, simulate
 from memsched.result import Result
 from memsched.support import checks, quantities
 from memsched.support.types import Progress, Quantity
@@ -46,12 +46,24 @@ class Attempt:
     slots: int
     run: UnrolledRuns
     makespan: float
+    phased: bool = False  # prefetches wait for the last offload, as in the paper
 
     @classmethod
     def of(cls, call: ChainCall, plan: RematPlan | None, labels: str, slots: int, tables: Tables) -> Attempt:
         """The attempt with this plan, simulated."""
         run = unroll(call, plan, tables.until)
         return cls(plan=plan, labels=labels, slots=slots, run=run, makespan=run.makespan())
+
+    def in_phases(self) -> Attempt:
+        """The same in phases: slower as a rule, but transfers in pieces may get into each other's way."""
+        call = self.run.call
+        makespan = simulate(call.graph, _in_phases(self.run.schedule({"name": "pofo"})), call.device).makespan
+        return replace(self, phased=True, makespan=makespan)
+
+    def schedule(self, planner: dict[str, Any]) -> Schedule:
+        """Its list of steps."""
+        found = self.run.schedule(planner)
+        return _in_phases(found) if self.phased else found
 
 
 def _finished(
@@ -69,12 +81,11 @@ def _finished(
     planner = {"name": "pofo", "labels": best.labels, "slots": best.slots, "beam": beam}
     states = best.plan.states if best.plan else 0
     params = {**params, "labels_used": best.labels, "slots_used": best.slots, "states": states}
+    call, schedule = best.run.call, best.schedule(planner)
     if (time_limit > 0 or moves) and best.run.travels.any():
-        schedule, params["evaluations"] = best.run.searched(planner, time_limit, moves, seed, progress, anneal=anneal)
-    else:
-        schedule = best.run.schedule(planner)
-        schedule = _in_phases(schedule) if params["labels"] == "exact" else schedule
-    call = best.run.call
+        found, params["evaluations"] = best.run.searched(planner, time_limit, moves, seed, progress, anneal=anneal)
+        if not best.phased or simulate(call.graph, found, call.device).makespan <= best.makespan:
+            schedule = found
     estimate = best.plan.time if best.plan else best.makespan if call.excess <= 0 else None
     estimate = None if estimate == math.inf else estimate  # rounded up to slots, transfers may take forever
     return call.result(params, schedule, estimate=estimate)
@@ -106,8 +117,10 @@ def _plans(call: ChainCall, labels: str, slots: int | None, beam: int | None, ta
         for layers in tables.layers(call)[at:] or (MOST_LAYERS,):
             for table in tables.of(call, count, layers):
                 found = _fitting(call, table, kind, max(1, width // max(1, table.slots // (2 * count))), tables)
-                if found is not None:
+                if found is not None and (kind != "exact" or labels == "auto"):
                     yield found
+                if found is not None and kind == "exact":
+                    yield found.in_phases()
                 if labels == "auto":
                     alone = rotor_plan(call, table)  # which may use the memory that rounding up leaves
                     if alone is not None:
@@ -152,7 +165,7 @@ def pofo_attempt(call: ChainCall, *, labels: str, slots: int | None, beam: int |
         best = _just_fits(call, tables, linked=False)
     if best.makespan == math.inf:
         raise call.host_error()
-    return best
+    return best.in_phases() if labels == "exact" and not best.phased else best
 
 
 def _rotor_alone(call: ChainCall, slots: int | None, tables: Tables) -> Iterator[Attempt]:

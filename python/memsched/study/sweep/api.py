@@ -260,8 +260,9 @@ def _executor(
     given: Executor | str | None, workers: int, interrupts: Interrupts
 ) -> tuple[Callable[[], Executor], bool]:
     """A function that makes the executor, and whether we shut it down."""
-    from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
+    from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor, wait
 
+    from memsched.study.sweep.drive import BEAT
     from memsched.study.sweep.processes import Processes
 
     if isinstance(given, Executor):
@@ -278,6 +279,8 @@ def _executor(
         try:
             begun = pool.submit(int)
             with interrupts.allowed():
+                while not wait([begun], BEAT).done:
+                    pool.check()
                 begun.result()
         except BrokenExecutor as error:
             if again:  # a worker may have been killed from outside

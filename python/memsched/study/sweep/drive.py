@@ -151,6 +151,7 @@ class Drive:
             self._keep(done)
             if not done:
                 self._store.heartbeat()
+                self._check_workers()
         elif not (self._waiting or self._suspects):
             self._look_elsewhere()
 
@@ -217,10 +218,17 @@ class Drive:
             return []
         return self._blame(batches, error)
 
+    def _check_workers(self) -> None:
+        if isinstance(self._executor, Processes):
+            try:
+                self._executor.check()
+            except RuntimeError as error:
+                raise self._broken(error) from error
+
     def _started(self) -> Executor:
         try:
             return self._start()
-        except OSError as error:
+        except (OSError, RuntimeError) as error:
             raise self._broken(error) from error
 
     def _broken(self, error: BaseException) -> MemschedError:

@@ -63,11 +63,18 @@ class Processes(ProcessPoolExecutor):
             for worker in left.values():
                 with suppress(OSError):
                     worker.kill()
-            manager.join()
+            if manager.is_alive():  # it may not have begun, for want of memory
+                manager.join()
 
     def stop(self) -> None:
         """Ask the workers to drop the point in progress. Finished points are still returned."""
         self._ours.close()
+
+    def check(self) -> None:
+        """RuntimeError if the thread that hands out work has died, for want of memory: then no future ever ends."""
+        manager: Any = self._executor_manager_thread
+        if manager is not None and not manager.is_alive():
+            raise RuntimeError("the thread that hands out work has died, as when memory runs out")
 
     def _begun(self) -> set[int]:
         """The workers that watch the pipe to their parent."""

@@ -76,6 +76,7 @@ def look(
         The model is in eval mode or cannot be copied, the loss is no scalar, or no result needs a gradient.
     """
     check_call(model, args)
+    check_inputs(model, args, kwargs)
     if loss is not None and not callable(loss):
         raise InvalidInputError(f"loss is {loss!r}; it must be a function that takes the model's result")
     known = fake_mode_of(_tensors(model, args, kwargs))
@@ -105,6 +106,7 @@ def _looked_at(
     with mode, _quiet() as said, torch.enable_grad(), looking_for_nan:
         try:
             result = torch.compile(step, backend=backend_of(group, prepare), dynamic=False)(*args, **kwargs)
+            outside = _outside(result)
             if loss is not None and not within:
                 needed = _loss_bytes(loss, result, mode)
             elif loss is not None:
@@ -123,6 +125,10 @@ def _looked_at(
             if "ignore_fresh_unbacked_symbols" not in str(error):  # PyTorch's loops make numbers that it cannot follow
                 raise
             raise CaptureError(f"{type(model).__name__} has a while_loop or scan of PyTorch's; {INSTEAD}") from None
+        except AssertionError as error:
+            if "nested_int" not in str(error):
+                raise
+            raise CaptureError(f"{type(model).__name__} makes nested tensors, whose sizes no plan knows") from None
     if not list(group.versions()):
         if said:
             raise CaptureError(f"nothing of {type(model).__name__} can be planned: {said[0]}")
@@ -130,10 +136,28 @@ def _looked_at(
             f"PyTorch captures nothing of {type(model).__name__}: it leaves out what calls nn.LSTM or nn.GRU, for "
             "example; plan the modules that do not, each by itself"
         )
+    if outside and not said:
+        said = [f"PyTorch captures no {outside} of {type(model).__name__}, whose backward saves tensors; {INSTEAD}"]
     visits, returns, resident = group.seen()
     needed = replace(needed, results=held_by_caller(visits[-1].joint, visits[-1].sizes).results)
     visits[-1] = replace(visits[-1], loss=needed)
     return Look(tuple(visits), tuple(returns), resident, needed, tuple(said))
+
+
+def _outside(result: Any) -> str:
+    """An operation that is in no graph, and saves tensors for its backward; "" if there is none."""
+    nodes = [one.grad_fn for one in tensors_of(result) if one.grad_fn is not None]
+    known = set(nodes)
+    while nodes:
+        node = nodes.pop()
+        ours = node.name() in ("CompiledFunctionBackward", "CapturedBackward")
+        saved: Any = (getattr(node, name, None) for name in dir(node) if name.startswith("_saved_"))
+        if not ours and (tensors_of([*saved]) or getattr(node, "saved_tensors", [])):
+            return node.name().partition("Backward")[0]
+        more = {one for one, _ in node.next_functions if one is not None} - known
+        known |= more
+        nodes += more
+    return ""
 
 
 def forward_of(model: torch.nn.Module) -> Callable[..., Any]:
@@ -282,6 +306,16 @@ def check_call(model: object, args: object) -> None:
     check_model(model)
     if isinstance(args, torch.Tensor):
         raise InvalidInputError("args is a tensor; give the arguments as a tuple: (x,)")
+
+
+def check_inputs(model: torch.nn.Module, *inputs: Any) -> None:
+    """Refuse inputs whose bytes depend on values: nested and sparse tensors."""
+    for one in tensors_of(inputs):
+        if one.is_nested or one.layout is not torch.strided:
+            kind = "a nested" if one.is_nested else f"a sparse ({str(one.layout).removeprefix('torch.')})"
+            raise CaptureError(
+                f"{type(model).__name__} is given {kind} tensor, whose bytes no plan knows; give dense ones"
+            )
 
 
 def device_of(model: torch.nn.Module) -> torch.device:

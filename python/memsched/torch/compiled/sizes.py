@@ -11,7 +11,7 @@ from torch import fx
 
 from memsched.torch.compiled.joint import Joint, address
 from memsched.torch.errors import CaptureError
-from memsched.torch.kernel_bytes import kernel_bytes
+from memsched.torch.kernel_bytes import kernel_bytes, scratch_bytes
 from memsched.torch.nests import tensors_of
 
 
@@ -86,14 +86,16 @@ class Sizes:
         return self.bytes_of(self._joint.storage_at(one)) if isinstance(one, torch.Tensor) else self.number(one)
 
     def within(self, node: fx.Node) -> int:
-        """What the graphs hold that an operation runs, such as the branches of `torch.cond`, beside its results."""
+        """What an operation holds beside its results: of its kernel, or in graphs that it runs, as in `torch.cond`."""
         owner = node.graph.owning_module
         named = [getattr(owner, str(one.target), None) for one in node.all_input_nodes if one.op == "get_attr"]
         graphs = [one.graph for one in named if isinstance(one, fx.GraphModule)]
         carried = sum(self._made(one)[1] for one in graphs) if node.target is torch.ops.higher_order.while_loop else 0
         if node.target is torch.ops.higher_order.map_impl:  # what it stacks is there twice
             carried = sum(map(self._of_example, tensors_of(node.meta.get("val"))))
-        return carried + max((self._made(one)[0] for one in graphs), default=0)
+        args = fx.map_arg(node.args, lambda one: one.meta.get("val"))
+        scratch = scratch_bytes(node.target, args, self._of_argument)
+        return carried + max((self._made(one)[0] for one in graphs), default=scratch)
 
     def _made(self, graph: fx.Graph) -> tuple[int, int]:
         """The most bytes that a graph holds beside what it is given and returns, and the bytes that it returns."""
