@@ -74,7 +74,7 @@ def test_classes_of_planners() -> None:
     classes = ms.feature_map_classes(ms.swap_all(graph, device=DEVICE))
     assert len(classes) == 105
     assert set(classes.values()) == {"swap"}
-    counted = Counter(ms.feature_map_classes(ms.superneurons(graph, device=DEVICE)).values())
+    counted = Counter(ms.feature_map_classes(ms.by_kind(graph, device=DEVICE)).values())
     assert counted == {"keep": 95, "swap": 5, "recompute": 5}
     chain = ms.profiles.load("resnet18-224-b32")
     rotor = ms.feature_map_classes(ms.rotor(chain, ms.min_memory(chain, "rotor")))
@@ -83,7 +83,7 @@ def test_classes_of_planners() -> None:
 
 def test_the_picture_counts_what_it_shows(tmp_path: Path) -> None:
     family = ms.profiles.analytic("resnet50", 256)
-    results = [ms.swap_all(family, device=DEVICE), ms.superneurons(family, device=DEVICE)]
+    results = [ms.swap_all(family, device=DEVICE), ms.by_kind(family, device=DEVICE)]
     figure = plot_classes(results, tmp_path / "classes.svg")
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert "105 swap" in titles[0]

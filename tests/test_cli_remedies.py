@@ -224,7 +224,7 @@ def test_a_line_that_is_too_long_is_wrapped(monkeypatch: pytest.MonkeyPatch, cap
     monkeypatch.setattr(show, "live", lambda: True)
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setenv("FORCE_COLOR", "1")
-    line = "best superneurons 1234.5 ms, bound 1234.5 ms, gap 12.34 %; superneurons, 50%"
+    line = "best by_kind 1234.5 ms, bound 1234.5 ms, gap 12.34 %; by_kind, 50%"
     with show.working("planning") as say:
         say(line)
     told = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", " ", capfd.readouterr().err)

@@ -55,7 +55,7 @@ class TestTables:
         "command",
         [
             f"compare {SMALL} -m 40% --time-limit 0.01",
-            f"frontier {SMALL} -p rotor -p superneurons --points 2",
+            f"frontier {SMALL} -p rotor -p by_kind --points 2",
             "profiles resnet",
             "sweep spec.toml --store s.sqlite",
         ],

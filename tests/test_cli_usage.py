@@ -196,9 +196,7 @@ def test_percentages_are_of_one_thing_in_the_same_words() -> None:
 
 def test_who_was_not_asked_is_told_in_a_sentence_of_any_number() -> None:
     said = " ".join(run(f"compare {SMALL} -m 100% --time-limit 0.01").split())
-    assert (
-        "not asked: modnn, olla, pooch, swap_opt, swap_all, superneurons, vdnn_sync, vdnn_plus (for graphs and" in said
-    )
+    assert "not asked: modnn, olla, pooch, swap_opt, swap_all, by_kind, vdnn_sync, vdnn_plus (for graphs and" in said
     assert "(it " not in said
 
 

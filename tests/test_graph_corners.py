@@ -184,7 +184,7 @@ def test_flags_are_true_or_false(value: Any) -> None:
 @pytest.mark.parametrize("value", [None, -1, 0.5, "8 apples", True, float("inf")])
 def test_bad_workspace_limits(value: Any) -> None:
     graph = ms.profiles.analytic("alexnet", 64).graph
-    for planner in (ms.pooch, ms.swap_opt, ms.swap_all, ms.superneurons, ms.autoswap, ms.tflms):
+    for planner in (ms.pooch, ms.swap_opt, ms.swap_all, ms.by_kind, ms.autoswap, ms.tflms):
         with pytest.raises(ms.InvalidInputError, match="workspace_limit is"):
             planner(graph, 10**10, 1e9, workspace_limit=value)
     assert ms.pooch(graph, 10**10, 1e9, workspace_limit=8e6).params["workspace_limit"] == 8_000_000

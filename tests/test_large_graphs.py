@@ -55,7 +55,7 @@ def test_thousands_of_ops_are_planned_with_little_gap(name: str, link: float, op
 @pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
 @pytest.mark.parametrize("name", [GPT, DENSENET])
 def test_little_time_goes_to_the_best_planner(name: str) -> None:
-    """plan with a second took what swap_all or superneurons found, which was 4 to 6 times slower."""
+    """plan with a second took what swap_all or by_kind found, which was 4 to 6 times slower."""
     graph, device = large(name, 10_000, 12e9)
     assert ms.plan(graph, device=device, time_limit=1.0).gap <= 0.05
 

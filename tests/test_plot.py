@@ -330,7 +330,7 @@ def test_the_legend_of_frontiers_is_within_the_picture() -> None:
     family = ms.profiles.analytic("vgg16", 64, "k40m")
     drawn = [
         [ms.frontier(chain, beta=12e9, planner=name, points=3) for name in ("rotor", "dynprog")],
-        [ms.frontier(family, beta=1e10, planner=name, points=3) for name in ("modnn", "selective", "superneurons")],
+        [ms.frontier(family, beta=1e10, planner=name, points=3) for name in ("modnn", "selective", "by_kind")],
     ]
     for frontiers in drawn:
         figure = ms.plot_frontier(frontiers)

@@ -463,8 +463,8 @@ def test_a_page_about_the_largest_example_can_be_mailed(kind: str) -> None:
         text = results_page([outcomes["dynprog"]], [Study(outcomes=outcomes, curves=(curve, curve, curve, curve))])
     elif kind == "tensors":
         graph = largest_graph()
-        result = ms.superneurons(graph, ms.peak_memory(graph), 12e9)
-        text = results_page([result], [Study(outcomes={"superneurons": result}, curves=())])
+        result = ms.by_kind(graph, ms.peak_memory(graph), 12e9)
+        text = results_page([result], [Study(outcomes={"by_kind": result}, curves=())])
     else:
         text = results_page([ms.olla(largest_graph(), "100%", 0)], [None])
     assert 600_000 < len(text.encode()) < MOST_BYTES

@@ -100,7 +100,7 @@ def largest_step() -> tuple[ms.Graph, ms.Device]:
     return graph, ms.Device((least + ms.peak_memory(graph)) // 2, 12e9)
 
 
-@pytest.mark.parametrize("planner", ["pooch", "swap_opt", "swap_all", "superneurons", "vdnn_sync", "autoswap", "tflms"])
+@pytest.mark.parametrize("planner", ["pooch", "swap_opt", "swap_all", "by_kind", "vdnn_sync", "autoswap", "tflms"])
 @pytest.mark.parametrize("name", ["resnet50", "DenseNet-201 with optimiser"])
 def test_graph_planner(benchmark: BenchmarkFixture, name: str, planner: str) -> None:
     benchmark.group = f"planners of graphs: {name}"

@@ -21,7 +21,18 @@ from pytorch.test_compiled_models import assert_same, trained
 
 CPU = torch.device("cpu")
 MODELS = ("normalised", "cached", "tied", "random_many", "several_results", "unet", "attention_with_dropout")
-PLANNERS = ("auto", "pooch", "swap_opt", "swap_all", "superneurons", "vdnn_sync", "autoswap", "tflms", "vdnn_plus")
+PLANNERS = (
+    "auto",
+    "pooch",
+    "swap_opt",
+    "swap_all",
+    "superneurons",
+    "by_kind",
+    "vdnn_sync",
+    "autoswap",
+    "tflms",
+    "vdnn_plus",
+)
 
 
 class RandomSteps:

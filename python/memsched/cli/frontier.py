@@ -25,7 +25,7 @@ from memsched.support.documents import fields
 from memsched.support.formats import format_bytes, format_percent, format_seconds
 
 CHAIN_PLANNERS = ("pofo", "rotor", "offload")
-GRAPH_PLANNERS = ("selective", "pooch", "superneurons")
+GRAPH_PLANNERS = ("selective", "pooch", "by_kind")
 POINTS = 10
 
 

@@ -20,8 +20,8 @@ from memsched.result import Result
 from memsched.support import checks, quantities
 from memsched.support.types import Quantity
 
-# What is dear to run again: convolutions and matrix products, as formulas and as PyTorch call them.
-_DEAR = ("conv", "convolution", "fc", "mm", "addmm", "bmm", "baddbmm")
+# What is dear to run again: convolutions and matrix products, as formulas and as PyTorch call them; a chain's stages.
+_DEAR = ("conv", "convolution", "fc", "mm", "addmm", "bmm", "baddbmm", "stage")
 
 Strategy = Literal["cost", "speed", "memory"]
 
@@ -278,6 +278,7 @@ def _planned(graph: Graph, device: Device, strategy: Strategy, until: float, tol
     needs=lambda problem: least_of(graph_of(problem)),
     problems=("graph",),
     recomputes=True,
+    by_name="it acts op by op, which takes longer than it helps",
 )
 def superneurons(
     problem: Problem,
@@ -300,7 +301,7 @@ def superneurons(
     Parameters
     ----------
     problem : Chain, Graph or GraphFamily
-        For a family: its graph at full batch. The stages of a chain are all cheap.
+        For a family: its graph at full batch. The stages of a chain are all dear.
     strategy : str
         "speed": what ran again is kept until its last use. "memory": it is dropped after each use. "cost": the second
         for segments that hold more bytes than any one op of the backward needs, the first for others.

@@ -37,8 +37,8 @@ MARKERS = ("o", "s", "D", "P", "X", "p", "h")
 # Each has the same colour and marker in all pictures; the colours of those that are drawn together differ.
 PLANNERS = (
     *("pofo", "rotor", "offload", "selective", "dynprog", "greedy", "vdnn", "autoswap"),
-    *("tflms", "pooch", "swap_opt", "swap_all", "superneurons", "modnn", "olla", "vdnn_sync"),
-    *("vdnn_plus", "checkmate"),
+    *("tflms", "pooch", "swap_opt", "swap_all", "by_kind", "modnn", "olla", "vdnn_sync"),
+    *("vdnn_plus", "checkmate", "superneurons"),
 )
 
 BUDGET: dict[str, Any] = {"color": "black", "linestyle": (0, (5, 3)), "linewidth": 1.1}
