@@ -94,7 +94,7 @@ def test_an_op_takes_the_fastest_algorithm_that_fits_at_that_moment() -> None:
 def test_the_fastest_of_the_plans_counts(graph: ms.Graph, device: ms.Device, share: float) -> None:
     least = max(1, ms.min_memory(graph))
     memory = int(least + share * max(0, ms.peak_memory(graph) - least))
-    device = ms.Device(memory, device.d2h, device.h2d, duplex=device.duplex, latency=device.latency)
+    device = ms.Device(memory, d2h=device.d2h, h2d=device.h2d, duplex=device.duplex, latency=device.latency)
     for strategy in ("cost", "speed", "memory"):
         try:
             plan = ms.superneurons(graph, device=device, strategy=strategy)
