@@ -177,3 +177,14 @@ def test_the_bound_proves_that_there_is_no_plan_where_it_does_for_one_planner() 
         ms.selective(chain, 12, 0)
     with pytest.raises(ms.InfeasibleError, match="that there is none is proven by the lower bound"):
         ms.plan(chain, 12, 0)
+
+
+@pytest.mark.parametrize("host", [0, 1])
+def test_a_memory_that_is_named_is_said_to_hold_for_larger_hosts_only(host: int) -> None:
+    chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [4, 4, 4, 4], saved=[8, 8, 8])
+    least = ms.min_memory(chain)
+    with pytest.raises(
+        ms.InfeasibleError, match=f"and more where what must leave exceeds host_memory = {host} B"
+    ) as told:
+        ms.plan(chain, device=ms.Device(least - 1, 1, host_memory=host))
+    assert told.value.min_memory == least

@@ -13,7 +13,7 @@ from torch.optim import optimizer as optimizers
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import memsched as ms
-from memsched.torch.optimizer_state import distinct_bytes
+from memsched.torch.optimizer_state import distinct_bytes, optimizer_named
 from memsched.torch.preflight import fit
 
 pytestmark = pytest.mark.usefixtures("few_moves")
@@ -206,7 +206,7 @@ def test_what_cannot_step_without_data_is_told_in_one_sentence(kind: str, steppe
     with pytest.raises(ms.InvalidInputError, match=f"a copy of {kind} cannot step tensors without data") as caught:
         fit(model, (x,), optimizer=optimizer, **asked)
     assert "once" not in str(caught.value)
-    assert str(caught.value).endswith("give the bytes of its state as a number: optimizer=...")
+    assert str(caught.value).endswith("give the bytes of its state as a number instead")
     assert fit(model, (x,), optimizer=4096, **asked).steady.optimizer == 4096
 
 
@@ -224,3 +224,9 @@ def test_where_the_step_fits_ways_are_listed_that_allow_larger_batches() -> None
 
 def x_of(batch: int) -> torch.Tensor:
     return torch.randn(batch, 32)
+
+
+def test_the_state_of_an_optimiser_that_is_no_class_of_pytorch_is_given_in_bytes() -> None:
+    assert optimizer_named("90MB", []) == 90_000_000
+    with pytest.raises(ms.InvalidInputError, match="optimizer is '9 bits', which reads as bits"):
+        optimizer_named("9 bits", [])

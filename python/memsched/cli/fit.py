@@ -35,7 +35,7 @@ from memsched.support.formats import exact_bytes, format_bytes, format_seconds, 
     "--optimizer",
     metavar="SPEC",
     shell_complete=complete_words(known_optimizers),
-    help="A class of torch.optim: adamw, sgd?momentum=0.9, ...",
+    help="A class of torch.optim: adamw, sgd?momentum=0.9, ..; or bytes of its state.",
 )
 @click.option(
     "--autocast",

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 from memsched.errors import InvalidInputError
 from memsched.support import checks
+from memsched.support.formats import Bytes
+from memsched.support.units import parse_bytes
 
 PIP = {
     "torchvision": "pip install --no-deps torchvision==0.28.0 pillow",
@@ -200,8 +202,10 @@ def parse_input(text: str) -> tuple[InputSpec, ...]:
     return tuple(inputs)
 
 
-def parse_optimizer(spec: str) -> tuple[str, dict[str, Any]]:
-    """The class of torch.optim, in small letters, and the options of "adamw" or "sgd?momentum=0.9"."""
+def parse_optimizer(spec: str) -> tuple[str, dict[str, Any]] | Bytes:
+    """The class of torch.optim, in small letters, and the options of "sgd?momentum=0.9"; or the bytes of its state."""
+    if spec.strip()[:1].isdigit():
+        return parse_bytes(spec, "optimizer")
     name, _, options = spec.partition("?")
     _refuse_call(name, "optimizer")
     found, known = name.strip().lower(), known_optimizers()

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
+from operator import attrgetter
 from typing import Any, cast
 
 from memsched._core import Chain, Device
@@ -26,7 +27,7 @@ from memsched.study.comparison import Comparison
 from memsched.study.ladder import below, size_of
 from memsched.support import checks, quantities
 from memsched.support.docstrings import documented
-from memsched.support.formats import format_percent, format_seconds, unit_written
+from memsched.support.formats import exact_bytes, format_percent, format_seconds, unit_written
 from memsched.support.memo import once_per_object
 from memsched.support.types import Quantity
 
@@ -224,7 +225,7 @@ def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object], 
         if none or not isinstance(problem, Chain | GraphFamily):
             _carry(_draft(problem, "pebbles", rung, _left(until)), problem, device, plans)
     if plans:
-        return min(plans, key=_makespan)
+        return min(plans, key=attrgetter("makespan"))
     raise _none_found(problem, device, found)
 
 
@@ -265,7 +266,7 @@ def _left(until: float | None) -> dict[str, object]:
 def _carry(one: Draft | None, problem: Problem, device: Device, plans: list[Result]) -> None:
     """Keep the fastest of the plans so far and this draft, simulated on the device."""
     if one is not None:
-        plans[:] = [min((*plans, one.on(problem, device)), key=_makespan)]
+        plans[:] = [min((*plans, one.on(problem, device)), key=attrgetter("makespan"))]
 
 
 def _draft(problem: Problem, name: str, rung: Device, options: dict[str, object]) -> Draft | None:
@@ -318,6 +319,8 @@ def _none_found(problem: Problem, device: Device, found: Mapping[str, Result | M
         name = next((name for name, one in infeasible.items() if one is nearest), None)
         if name is not None and nearest.min_memory != least:
             said += f", and {name}, which comes nearest, {told_bytes(nearest.min_memory, unit, problem, up=True)}"
+        if isinstance(problem, Chain) and (host := device.host_memory) is not None:
+            said += f", and more where what must leave exceeds host_memory = {exact_bytes(host)}"
         return InfeasibleError(said, nearest.min_memory)
     said = f"that there is none is proven only below {needs}, which one op alone needs"
     if proof is not None and not isinstance(problem, GraphFamily):
@@ -331,12 +334,8 @@ def _none_found(problem: Problem, device: Device, found: Mapping[str, Result | M
     )
 
 
-def _makespan(plan: Result) -> float:
-    return plan.makespan
-
-
 def _least_makespan(plans: list[Result]) -> float:
-    return min(map(_makespan, plans), default=math.inf)
+    return min((plan.makespan for plan in plans), default=math.inf)
 
 
 def _search_limits(problem: Problem) -> dict[str, object]:
@@ -365,7 +364,7 @@ def _told(say: Say, name: str, found: Mapping[Any, Result | MemschedError]) -> d
         return {}
     plans, before = [one for one in found.values() if isinstance(one, Result)], ""
     if plans:  # this first, for a narrow terminal
-        best = min(plans, key=_makespan)
+        best = min(plans, key=attrgetter("makespan"))
         bound, gap = format_seconds(best.lower_bound), format_percent(best.gap)
         before = f"best {best.planner} {format_seconds(best.makespan)}, bound {bound}, gap {gap}; "
     say(before + name)

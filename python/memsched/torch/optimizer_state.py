@@ -103,7 +103,7 @@ def cannot_step(optimizer: torch.optim.Optimizer, error: Exception, *, stepping:
     said = str(error).partition("\n")[0]
     return InvalidInputError(
         f"a copy of {type(optimizer).__name__} cannot step tensors without data ({said}); {once}give the bytes of its "
-        "state as a number: optimizer=..."
+        "state as a number instead"
     )
 
 
@@ -130,15 +130,18 @@ def is_strange(optimizer: Any, parameters: Iterable[torch.Tensor]) -> bool:
     return bool(own) and not {one.shape for one in trained} <= {one.shape for one in own}
 
 
-def optimizer_named(spec: str, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """An optimiser from a text such as "adamw" or "sgd?momentum=0.9": a class of torch.optim, with options.
+def optimizer_named(spec: str, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer | int:
+    """An optimiser from a text such as "adamw" or "sgd?momentum=0.9": a class of torch.optim, with options; or bytes.
 
     Raises
     ------
     InvalidInputError
         There is no such class, or it does not take these options.
     """
-    name, options = parse_optimizer(spec)
+    parsed = parse_optimizer(spec)
+    if isinstance(parsed, int):
+        return parsed
+    name, options = parsed
     known = {
         one.lower(): made
         for one, made in vars(torch.optim).items()
