@@ -253,7 +253,7 @@ def test_what_depends_on_values_is_named(way: Callable[[torch.Tensor], Any]) -> 
         mt.plan(Looking(way), (torch.randn(16, WIDTH),), budget="50%", device="v100:pcie3")
 
 
-@pytest.mark.parametrize(
+EVERY_LOOK = pytest.mark.parametrize(
     "work",
     [
         lambda model, x: mt.plan(model, (x,), budget="50%"),
@@ -263,6 +263,9 @@ def test_what_depends_on_values_is_named(way: Callable[[torch.Tensor], Any]) -> 
     ],
     ids=["plan", "fit", "profile", "plan_step"],
 )
+
+
+@EVERY_LOOK
 def test_parameters_without_a_shape_are_named(work: Callable[[nn.Module, torch.Tensor], Any]) -> None:
     with pytest.raises(InvalidInputError, match=r"0\.weight has no shape yet"):
         work(nn.Sequential(nn.LazyLinear(4)), torch.randn(2, 3))
@@ -310,16 +313,7 @@ def test_a_recurrent_net_is_not_taken_for_its_loss() -> None:
         mt.plan_step(Net(), (torch.randn(3, 4, 16),), lambda out: out.square().mean(), budget="100%", device="v100")
 
 
-@pytest.mark.parametrize(
-    "work",
-    [
-        lambda model, x: mt.plan(model, (x,), budget="50%"),
-        lambda model, x: mt.fit(model, (x,), device="v100"),
-        lambda model, x: mt.profile(model, (x,), device="v100"),
-        lambda model, x: mt.plan_step(model, (x,), torch.sum, budget="50%"),
-    ],
-    ids=["plan", "fit", "profile", "plan_step"],
-)
+@EVERY_LOOK
 @pytest.mark.parametrize("kind", ["nested", "sparse_coo", "sparse_csr"])
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:Sparse CSR tensor support")
 def test_inputs_whose_bytes_depend_on_values_are_named(work: Callable[[nn.Module, Any], Any], kind: str) -> None:

@@ -137,7 +137,8 @@ def _looked_at(
             "example; plan the modules that do not, each by itself"
         )
     if outside and not said:
-        said = [f"PyTorch captures no {outside} of {type(model).__name__}, whose backward saves tensors; {INSTEAD}"]
+        told = f"PyTorch captures no {outside} of {type(model).__name__}, whose backward saves tensors"
+        said = [f"{told}: it leaves out nn.LSTM, nn.GRU and what torch.compiler.disable marks, for example"]
     visits, returns, resident = group.seen()
     needed = replace(needed, results=held_by_caller(visits[-1].joint, visits[-1].sizes).results)
     visits[-1] = replace(visits[-1], loss=needed)
