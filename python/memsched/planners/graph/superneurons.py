@@ -278,7 +278,7 @@ def _planned(graph: Graph, device: Device, strategy: Strategy, until: float, tol
     needs=lambda problem: least_of(graph_of(problem)),
     problems=("graph",),
     recomputes=True,
-    by_name="it acts op by op, which takes longer than it helps",
+    by_name="for comparison with its paper",
 )
 def superneurons(
     problem: Problem,
