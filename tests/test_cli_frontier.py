@@ -80,7 +80,7 @@ def test_the_figures_are_those_of_frontier() -> None:
 def test_the_memories_hold_the_least_of_each_planner() -> None:
     chain = ms.profiles.load("resnet18-224-b32")
     document = json.loads(run("resnet18-224-b32", "--points", "2", "--time-limit", "0", "--json"))
-    assert list(document["planners"]) == ["pofo", "rotor", "offload"]
+    assert list(document["planners"]) == ["pofo", "rotor", "offload", "selective"]
     least = {ms.min_memory(chain, name) for name in document["planners"]}
     assert document["memory"] == sorted({*least, ms.peak_memory(chain)})
     assert document["bandwidth_from"] == "the profile's link_bandwidth"

@@ -291,3 +291,20 @@ def test_the_current_folder_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     assert said.exit_code == 1
     assert said.output.strip().endswith("error: the current folder is not there any more; change to one that is")
+
+
+def test_a_file_that_is_not_there_is_taken_for_one_of_nearly_that_name(tmp_path: Path) -> None:
+    ms.Chain([1], [1], [4, 4], [0, 4]).save(tmp_path / "chain.json")
+    assert "did you mean 'chain.json'?" in run("plan chian.json -m 50%", 2)
+    told = run(f"plan {tmp_path / 'chain.jsn'} -m 50%", 2)
+    assert f"did you mean '{tmp_path / 'chain.json'}'?" in told
+    assert "did you mean" not in run("plan other.json -m 50%", 2)
+
+
+def test_units_in_the_head_of_a_table_are_told_to_stand_in_its_cells(tmp_path: Path) -> None:
+    path = tmp_path / "stages.csv"
+    for name in ("forward (ms)", "activation_MB", "saved MiB"):
+        path.write_text(f"name,{name}\ninput,\n")
+        assert "other units stand in the cells: 3.1ms, 200MB" in run("plan stages.csv -m 50%", 2)
+    path.write_text("name,forwards\ninput,\n")
+    assert "other units" not in run("plan stages.csv -m 50%", 2)

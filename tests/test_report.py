@@ -1007,10 +1007,10 @@ def test_the_table_and_the_curve_of_a_planner_agree() -> None:
 def test_a_page_of_a_sweep_says_what_it_is_about() -> None:
     rows = ms.sweep(["resnet18-224-b32", "resnet34-224-b32"], ["greedy"], memory=["50%"], beta=[12e9]).rows
     said = re.sub(r"\s+", " ", Reader(sweep_page(rows)).text)
-    assert "sweep of resnet18-224-b32 and resnet34-224-b32" in said
+    assert "sweep on resnet18-224-b32 and resnet34-224-b32" in said
     assert "In the whole sweep, 2 plans of 1 planner take" in said
     many = [{**rows[0], "problem": f"p{k}"} for k in range(3)]
-    assert "grid of 3 problems" in re.sub(r"\s+", " ", Reader(sweep_page(many, title="grid")).text)
+    assert "grid on 3 problems" in re.sub(r"\s+", " ", Reader(sweep_page(many, title="grid")).text)
 
 
 def test_names_with_control_characters_are_escaped(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from memsched.study.frontier import frontier as plan_frontier
 from memsched.support.documents import fields
 from memsched.support.formats import format_bytes, format_percent, format_seconds
 
-CHAIN_PLANNERS = ("pofo", "rotor", "offload")
+CHAIN_PLANNERS = ("pofo", "rotor", "offload", "selective")
 GRAPH_PLANNERS = ("selective", "pooch", "by_kind")
 POINTS = 10
 
@@ -40,7 +40,7 @@ def _cells(one: Frontier, result: Result, best: float) -> tuple[list[str], str]:
     ], "bold green" if chosen else ""
 
 
-def _table(curves: dict[str, Frontier]) -> Table:
+def _table(curves: dict[str, Frontier], unit: str) -> Table:
     table = new_table("planner", "memory", "makespan  ", "over ideal", "lower bound", "gap")
     best = np.min([one.makespan for one in curves.values()], axis=0)
     for at, (name, one) in enumerate(curves.items()):
@@ -48,7 +48,7 @@ def _table(curves: dict[str, Frontier]) -> Table:
             table.add_row()
         for memory, result, least in zip(one.memory.tolist(), one.results, best, strict=True):
             cells, style = (["none found"], "dim") if result is None else _cells(one, result, float(least))
-            table.add_row(*(shown(cell) for cell in (name, format_bytes(memory), *cells)), style=style)
+            table.add_row(*(shown(cell) for cell in (name, format_bytes(memory, unit), *cells)), style=style)
     return table
 
 
@@ -174,4 +174,4 @@ def frontier(
     if 0 in (device.d2h, device.h2d):
         notes.append("no link: nothing can be offloaded; planners that do not recompute need the peak of the plain run")
     document = partial(_document, loaded, device, chunk, built.origin, curves)
-    answer(as_json, document, facts(head, name_of(loaded)), "", _table(curves), "", *notes, saved=[output])
+    answer(as_json, document, facts(head, name_of(loaded)), "", _table(curves, built.unit), "", *notes, saved=[output])

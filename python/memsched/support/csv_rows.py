@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -116,7 +117,9 @@ def check_columns(names: Sequence[Any], where: str, known: Sequence[str], requir
             guesses = f"the first line must name the columns; {columns}"
         elif any(name == "" or str(name).startswith("Unnamed:") for name in unknown):  # as pandas writes and reads it
             guesses = f"one without a name is the index of a table: write it with index=False; {guesses}"
-        raise InvalidInputError(f"{where} has {_of(unknown, 'unknown ')}; {guesses}")
+        units = any(re.search(r"[(_ ](ms|us|s|[kMG]i?B|bytes)\)?$", str(name)) for name in unknown)
+        written = "; numbers are seconds and bytes, other units stand in the cells: 3.1ms, 200MB" if units else ""
+        raise InvalidInputError(f"{where} has {_of(unknown, 'unknown ')}; {guesses}{written}")
     twice = [name for name, times in Counter(names).items() if times > 1]
     if twice:
         raise InvalidInputError(f"{where} has {_of(twice)} twice; drop one of each")

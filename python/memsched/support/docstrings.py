@@ -17,7 +17,8 @@ PARAMETERS = {
     "chain : Chain": "",
     "M : int or str": 'Memory budget, resident included: bytes, "6GiB", or "40%" of the way from min_memory to '
     "peak_memory.",
-    "beta : float or str": 'Bytes per second, or "12GB/s"; 0 means no link, inf a free one.',
+    "beta : float or str": 'Bytes per second, or "12GB/s"; 0 means no link, inf a free one. By default none, where '
+    "the command line takes the link of the profile.",
     "device : Device, optional": "Memory, link and host memory in one. M or beta, where given too, replaces "
     "its memory or its bandwidth, whether smaller or larger.",
     "chunk : None, int or str": 'How a chain\'s tensors travel: whole, in pieces of at most this many bytes ("16MiB"), '

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import os
 import secrets
@@ -95,7 +96,18 @@ def read_bytes(path: Name, most: int = MOST_BYTES, remedy: str = "split it, or c
             raise OSError(f"it has more than {most} bytes, the limit; {remedy}")
         return content
     except (OSError, ValueError, MemoryError) as error:
-        raise InvalidInputError(f"'{name}' cannot be read: {why(error)}{_of_tilde(name)}") from error
+        raise InvalidInputError(f"'{name}' cannot be read: {why(error)}{_of_tilde(name)}{_alike(name)}") from error
+
+
+def _alike(name: str) -> str:
+    """What to add to the error of a file that is not there, where one of nearly that name is."""
+    folder, file = os.path.split(name)
+    try:
+        known = [] if os.path.lexists(name) else os.listdir(folder or ".")
+    except (OSError, ValueError):
+        known = []
+    near = difflib.get_close_matches(file, known[:10_000], n=1, cutoff=0.8)
+    return f"; did you mean '{os.path.join(folder, near[0])}'?" if near else ""
 
 
 def _of_tilde(name: str) -> str:

@@ -16,6 +16,7 @@ from memsched.errors import InfeasibleError, LimitError, MemschedError
 from memsched.planners.call import measured
 from memsched.planners.registry import PLANNERS, min_memory
 from memsched.problems.budget import parse_memory, slowest, told_bytes, told_memory, warn_if_slow
+from memsched.problems.problem import peak_memory
 from memsched.result import Result
 from memsched.study.compare import plan as plan_graph
 from memsched.support.documents import Document, fields, plain
@@ -33,6 +34,7 @@ from memsched.torch.roofline import describe as describe_model
 from memsched.validation.plan import validate
 
 _Plan = TypeVar("_Plan")
+_MUCH = 0.98  # of what a step holds with everything kept: where it needs more, there is nothing to plan
 Effort = Literal["full", "brief", "first"]
 """Of the planner: as the options say, without a search, or the first plans alone, for a moment."""
 
@@ -205,9 +207,12 @@ def too_small(graph: Graph, memory: int, reason: str, needed: int) -> Infeasible
     """The error of a budget: all its bytes in the unit that it was written in, and what to do next."""
     unit = unit_written(memory)
     held, enough = format_bytes(graph.resident, unit), told_bytes(needed, unit, graph, up=True)
+    most = peak_memory(graph)
+    little = f": of the {format_bytes(most, unit)} with everything kept next to nothing can be saved"
     return InfeasibleError(
         f"the budget of {told_memory(memory, unit, graph)} is too small for the step: {held} are held by the caller, "
-        f"and {reason} {enough}; give that or more, a smaller batch, or micro-batches",
+        f"and {reason} {enough}; give that or more, a smaller batch, or micro-batches"
+        + (little if _MUCH * most < needed <= most else ""),
         needed,
     )
 
