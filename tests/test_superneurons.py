@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -105,6 +108,21 @@ def test_the_fastest_of_the_plans_counts(graph: ms.Graph, device: ms.Device, sha
         if memory >= ms.peak_memory(graph):
             assert plan.offloaded == ()
             assert plan.recomputed == ()
+
+
+def test_the_plan_does_not_depend_on_how_python_hashes() -> None:
+    code = (
+        "import memsched as ms, hashlib; graph = ms.profiles.analytic('resnet50', 64).graph;"
+        "plans = [ms.superneurons(graph, share, '6GB/s').schedule.to_json() for share in ('10%', '40%')];"
+        "print(hashlib.sha256(repr(plans).encode()).hexdigest())"
+    )
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2", "3")
+    ]
+    assert len({*found}) == 1
 
 
 def test_graphs_of_todays_models() -> None:

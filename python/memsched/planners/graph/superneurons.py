@@ -129,7 +129,7 @@ class _Runtime:
             self.at = at
             made = self._make_again(at)
             self._run(at)
-            for name in {*op["reads"], *op["writes"], *made}:
+            for name in dict.fromkeys((*op["reads"], *op["writes"], *made)):
                 again = net.runs_again(name)
                 dropped = again and at < net.turn and net.last_forward[name] == at
                 frugal = name in made and net.writer[name] in self.frugal
@@ -146,8 +146,8 @@ class _Runtime:
         at = self.net.writer.get(name, self.net.turn)
         return at < self.net.turn and self.net.ops[at]["kind"] in _DEAR
 
-    def _make_again(self, at: int) -> set[str]:
-        """Run again what an op reads and nobody has; returns what was made."""
+    def _make_again(self, at: int) -> dict[str, None]:
+        """Run again what an op reads and nobody has; returns what was made, in order."""
         net, ops = self.net, self.net.ops
         found, missing = set[int](), [*ops[at]["reads"]]
         while missing:
@@ -155,15 +155,15 @@ class _Runtime:
             if name not in self.held and name not in self.host and net.writer[name] not in found:
                 found.add(net.writer[name])
                 missing += ops[net.writer[name]]["reads"]
-        order, made = sorted(found), set[str]()
+        order, made = sorted(found), dict[str, None]()
         self.wanted = Counter(name for one in (*order, at) for name in ops[one]["reads"])
         for one in order:
             self._run(one)
             self.wanted.subtract(ops[one]["reads"])
-            made |= {*ops[one]["writes"]}
-            for name in [name for name in (*ops[one]["writes"], *ops[one]["reads"]) if name in made & self.held.keys()]:
-                over = net.last[name] < at or net.writer[name] in self.frugal
-                if over and not self.wanted[name]:
+            made |= dict.fromkeys(ops[one]["writes"])
+            for name in dict.fromkeys((*ops[one]["writes"], *ops[one]["reads"])):
+                over = name in made and (net.last[name] < at or net.writer[name] in self.frugal)
+                if over and name in self.held and not self.wanted[name]:
                     self._free(name)
         return made
 
@@ -222,7 +222,7 @@ class _Runtime:
             room = 0 < net.sizes[name] <= self.host_room and name in self.held and name not in self.host
             if room and self._is_dear(name) and net.last[name] >= net.turn:
                 self._offload(name)
-        for name in {*op["reads"], *op["writes"]}:
+        for name in dict.fromkeys((*op["reads"], *op["writes"])):
             if name in self.host and name in self.held and net.last_forward[name] == at:
                 self._free(name)
 
