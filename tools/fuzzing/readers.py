@@ -21,7 +21,7 @@ from memsched.readers.snapshot import read_snapshot
 from memsched.study.sources import named_problem, problem_from
 from memsched.study.sweep import spec
 from memsched.study.sweep.store import Store
-from memsched.support import units
+from memsched.support import formats, units
 from memsched.support.documents import Source
 
 MOST_STEPS = 300  # of plans that go to the validator, which is slow on purpose
@@ -236,7 +236,7 @@ def read_units(data: bytes) -> None:
 def _check_number(number: float, value: object) -> None:
     if isinstance(number, bool) or not number >= 0:
         raise DefectError(f"{value!r:.200} is read as {number!r}")
-    (units.format_bandwidth if isinstance(number, float) else units.format_bytes)(number)
+    (formats.format_bandwidth if isinstance(number, float) else formats.format_bytes)(number)
 
 
 def read_spec(data: bytes) -> None:
