@@ -300,6 +300,14 @@ def test_what_is_in_no_graph_is_named(part: nn.Module, name: str, first: bool) -
     assert told in plan.report()
 
 
+def test_a_number_that_an_operation_in_no_graph_saves_is_no_matter() -> None:
+    scaler = torch.amp.GradScaler("cpu")  # whose product PyTorch does not capture
+    plan = mt.plan_step(
+        nn.Linear(16, 16), (torch.randn(4, 16),), lambda out: scaler.scale(out.square().mean()), budget="100%"
+    )
+    assert plan.result.peak_memory > 0
+
+
 def test_a_recurrent_net_is_not_taken_for_its_loss() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:

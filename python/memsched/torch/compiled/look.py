@@ -146,14 +146,15 @@ def _looked_at(
 
 
 def _outside(result: Any) -> str:
-    """An operation that is in no graph, and saves tensors for its backward; "" if there is none."""
+    """An operation that is in no graph, and saves more than numbers for its backward; "" if there is none."""
     nodes = [one.grad_fn for one in tensors_of(result) if one.grad_fn is not None]
     known = set(nodes)
     while nodes:
         node = nodes.pop()
         ours = node.name() in ("CompiledFunctionBackward", "CapturedBackward")
         saved: Any = (getattr(node, name, None) for name in dir(node) if name.startswith("_saved_"))
-        if not ours and (tensors_of([*saved]) or getattr(node, "saved_tensors", [])):
+        kept = [] if ours else tensors_of([*saved, *getattr(node, "saved_tensors", [])])
+        if any(one.numel() > 1 for one in kept):  # a GradScaler's factor is one
             return node.name().partition("Backward")[0]
         more = {one for one, _ in node.next_functions if one is not None} - known
         known |= more
