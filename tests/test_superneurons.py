@@ -80,6 +80,23 @@ def test_the_least_recently_used_tensor_leaves() -> None:
     assert left == ["c", "b"]
 
 
+def test_the_memory_that_is_named_is_enough_where_weights_are_read_for_the_last_time_early() -> None:
+    """The plain run, whose peak is named, frees them then."""
+    tensors = [{"name": "w", "size": 12, "role": "weight"}]
+    tensors += [{"name": f"t{k}", "size": 6 + k, "role": "activation"} for k in range(4)]
+    reads = [["w"], ["t0"], ["t0", "t1"], ["t1", "t2"]]
+    choice = [{"alg": "only", "time": 1.0, "workspace": 0}]
+    ops = [
+        {"name": f"o{k}", "phase": "bwd", "reads": read, "writes": [f"t{k}"], "choices": choice, "once": True}
+        for k, read in enumerate(reads)
+    ]
+    graph = ms.Graph(tensors, ops)
+    with pytest.raises(ms.InfeasibleError) as refused:
+        ms.superneurons(graph, ms.min_memory(graph) - 1, 0)
+    assert refused.value.min_memory == ms.peak_memory(graph)
+    assert ms.validate(ms.superneurons(graph, ms.peak_memory(graph), 0)).peak_memory == ms.peak_memory(graph)
+
+
 def test_an_op_takes_the_fastest_algorithm_that_fits_at_that_moment() -> None:
     graph = ms.profiles.analytic("vgg16", 32).graph
     least, most = ms.min_memory(graph), ms.peak_memory(graph)
@@ -101,8 +118,10 @@ def test_the_fastest_of_the_plans_counts(graph: ms.Graph, device: ms.Device, sha
     for strategy in ("cost", "speed", "memory"):
         try:
             plan = ms.superneurons(graph, device=device, strategy=strategy)
-        except ms.InfeasibleError:
+        except ms.InfeasibleError as refused:
             assert min(device.d2h, device.h2d) == 0
+            named = ms.Device(refused.min_memory or 0, d2h=device.d2h, h2d=device.h2d, duplex=device.duplex)
+            ms.validate(ms.superneurons(graph, device=named, strategy=strategy))
             continue
         assert ms.validate(plan).peak_memory <= memory
         if memory >= ms.peak_memory(graph):

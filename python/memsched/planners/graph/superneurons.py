@@ -40,7 +40,7 @@ class _Net:
     cheap: list[bool]  # whether an op of the forward may run again
     writer: dict[str, int]
     last_forward: dict[str, int]  # the last op of the forward that writes or reads a tensor
-    last: dict[str, int]  # the last op that reads it, or what is made again of it; beyond all for weights
+    last: dict[str, int]  # the last op that reads it, or what is made again of it; -1: none
 
     @classmethod
     def of(cls, graph: Graph, *, recompute: bool) -> _Net:
@@ -49,7 +49,7 @@ class _Net:
         cheap = [
             recompute and at < turn and op["kind"] not in _DEAR and not op.get("once") for at, op in enumerate(ops)
         ]
-        last = {one["name"]: len(ops) if one["role"] == "weight" else -1 for one in tensors}
+        last = {one["name"]: -1 for one in tensors}
         forward: dict[str, int] = {}
         for at, op in enumerate(ops):
             for name in (*op["writes"], *op["reads"]):
