@@ -389,7 +389,8 @@ def test_buffers_without_a_name_are_told() -> None:
     nameless = sum(one["name"] is None for one in placed)
     assert 0 < nameless < len(placed)
     told = run("place result.json --time-limit 0.1").output
-    assert f"buffers        {len(placed)}, 1 of them at fixed offsets, {nameless} of them workspaces" in told
+    kinds = f"{len(placed) - nameless} tensors, {nameless} workspaces"
+    assert f"buffers        {len(placed)}: {kinds}, 1 at a fixed offset\n" in told
 
 
 def test_the_list_of_commands_is_of_whole_sentences() -> None:

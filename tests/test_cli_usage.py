@@ -122,7 +122,8 @@ def test_what_is_written_in_gb_is_told_in_gb() -> None:
 
 def test_a_plan_says_how_long_planning_took_in_all() -> None:
     """auto gave the seconds of the planner that won, and the command none."""
-    assert re.search(r"^planned in +\d", run(f"plan {SMALL} -m 40% -p greedy"), re.MULTILINE)
+    assert re.search(r"^planned in +[\d.]+ \w+$", run(f"plan {SMALL} -m 40% -p greedy"), re.MULTILINE)
+    assert re.search(r"^planned in .*, by all planners that were asked$", run(f"plan {SMALL} -m 40%"), re.MULTILINE)
     chain = ms.profiles.load(SMALL)
     assert ms.plan(chain, "40%", "12GB/s").runtime >= ms.rotor(chain, "40%", "12GB/s").runtime
 

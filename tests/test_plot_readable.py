@@ -335,7 +335,7 @@ def test_buffers_that_one_line_allocates_have_one_colour() -> None:
     assert len({*colours.values()}) == 3
     faces = [to_hex(one) for one in figure.axes[0].collections[0].get_facecolors()]
     assert [faces.count(colours[name]) for name in (*sites, "others")] == [100, 100, 1]
-    assert "the names of most bytes in colour" in figure.axes[0].get_title(loc="left")
+    assert "the names of most bytes in colour" in figure.texts[1].get_text()
     single = ms.plot_addresses(ms.place([ms.Buffer(0, 2, 3, name=f"b{k}") for k in range(9)]))
     assert single.legends[0].get_texts()[0].get_text() == "buffer"
     assert ms.plot_addresses(ms.place([])).axes
@@ -434,7 +434,7 @@ def test_a_bound_beside_a_height_is_another_figure(above: int, said: str) -> Non
         buffers=(ms.Buffer(0, 1, size),), offsets=(0,), height=size, lower_bound=bound, method="search", runtime=0.0
     )
     assert said in str(placed)
-    assert said in ms.plot_addresses(placed).axes[0].get_title(loc="left")
+    assert said in ms.plot_addresses(placed).texts[1].get_text()
 
 
 @pytest.mark.parametrize("points", [31, 400])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -328,3 +329,36 @@ def test_an_index_with_the_name_of_a_column_is_that_column() -> None:
 def test_a_mistyped_column_is_told_with_the_one_that_was_meant(typed: str, meant: str) -> None:
     with pytest.raises(ms.InvalidInputError, match=f"unknown column '{typed}'; did you mean '{meant}'"):
         chain_from_frame({typed: [1]})
+
+
+def test_all_wrong_cells_are_told_at_once(tmp_path: Path) -> None:
+    """Who mends a file sees at once what is left."""
+    path = tmp_path / "c.csv"
+    path.write_text("name,forward_time,backward_time,activation,saved\nx,,,4,\na,abc,2,6,\nb,1,,5,1\nc,1,2,q,\n")
+    with pytest.raises(ms.InvalidInputError) as caught:
+        ms.Chain.from_csv(path)
+    told = str(caught.value)
+    assert told.startswith(f"'{path}', line 3: forward_time is 'abc'")
+    parts = told.split("; also ")
+    assert [part[: part.index(" is ")] for part in parts[1:]] == [
+        "line 4: backward_time",
+        "line 4: saved",
+        "line 5: activation",
+    ]
+    wrong = {"forward_time": [None, *"abcdefgh"], "backward_time": [None] + [1] * 8, "activation": [4] * 9}
+    with pytest.raises(ms.InvalidInputError, match=r"^the frame, row 1: .*; also row 5: [^;]*;[^;]*; and 3 more$"):
+        ms.Chain.from_frame(wrong)
+
+
+@pytest.mark.parametrize(("times", "size", "told"), [(3.1, "6MiB", True), (3.1e-3, "6MiB", False), (3.1, 6, False)])
+def test_seconds_where_milliseconds_are_meant_are_told(times: float, size: str | int, told: bool) -> None:
+    """No device saves less than 20 MB in a second; toys in a few bytes and seconds are left alone."""
+    table = {"forward_time": [None, times], "backward_time": [None, times], "activation": [size, size]}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ms.Chain.from_frame(table)
+    assert [str(one.message) for one in caught] == told * [
+        "the stages of the frame take 6.2 s together, and save 6 MiB: numbers are seconds; "
+        "where milliseconds are meant, write 3.1ms"
+    ]
+    assert all(one.filename == __file__ for one in caught)

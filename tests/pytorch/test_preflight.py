@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 import memsched as ms
 import memsched.torch
 from memsched.cli.app import command_line
+from memsched.show.words import time_of
 from memsched.study.fit import OFFLOADED, Fit, Steady, Way
 from memsched.torch import zoo
 from memsched.torch.batches import OtherBatchError, told_of
@@ -188,10 +189,11 @@ def test_ways_keep_what_they_say() -> None:
     assert not found.fits
     by_name = {one.name: one for one in found.ways}
     assert next(one.name for one in found.ways) == "plain"
-    assert by_name["plain"].makespan is None
+    assert by_name["plain"].makespan is not None  # on a device with enough memory
+    assert time_of(by_name["plain"]).endswith(" if it fit")
     assert by_name["plain"].peak_memory == plain
     for one in found.ways:
-        assert one.fits == (one.peak_memory <= found.memory) == (one.makespan is not None)
+        assert one.fits == (one.peak_memory <= found.memory)
         assert one.largest_batch is None
     planned = memsched.torch.plan(model, args, budget=plain // 2, device="v100:pcie3", optimizer=stepping, bandwidth=0)
     assert by_name["recompute"].fits
@@ -290,7 +292,7 @@ def test_where_it_does_not_fit_the_next_step_is_told() -> None:
 def test_each_way_that_fits_may_be_the_next_step(way: str, words: str) -> None:
     part = dict.fromkeys(("parameters", "buffers", "inputs", "optimizer", "gradients"), 0)
     ways = (
-        Way(name="plain", fits=False, peak_memory=9_000, makespan=None),
+        Way(name="plain", fits=False, peak_memory=9_000, makespan=0.5),
         Way(name=way, fits=True, peak_memory=4_000, makespan=1.0),
         Way(name="recompute", fits=True, peak_memory=4_000, makespan=2.0),
     )

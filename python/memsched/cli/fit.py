@@ -14,8 +14,9 @@ from memsched.cli.show import INFEASIBLE, answer, facts, new_table, quiet, shown
 from memsched.errors import InvalidInputError, MemschedError
 from memsched.problems.specs import AUTOCASTS, known_optimizers
 from memsched.show.plots.figure import check_suffix
+from memsched.show.words import time_of
 from memsched.study.fit import LARGER, Fit, check_asked
-from memsched.support.formats import exact_bytes, format_bytes, format_seconds, unit_written
+from memsched.support.formats import exact_bytes, format_bytes, unit_written
 
 
 @click.command()
@@ -121,9 +122,11 @@ def _table(found: Fit) -> Table:
     batches = any(one.largest_batch is not None for one in found.ways)
     table = new_table("way", "peak memory", "forward, backward", *(["largest batch"] if batches else []))
     for one in found.ways:
-        time = "does not fit" if one.makespan is None else format_seconds(one.makespan)
         spare = one.note == LARGER  # what it needs for this batch is of no use
-        cells = [one.name, *(("", "") if spare else (format_bytes(one.peak_memory, unit_written(found.memory)), time))]
+        cells = [
+            one.name,
+            *(("", "") if spare else (format_bytes(one.peak_memory, unit_written(found.memory)), time_of(one))),
+        ]
         cells += ["" if one.largest_batch is None else str(one.largest_batch)] if batches else []
         table.add_row(*(shown(cell) for cell in cells))
     return table

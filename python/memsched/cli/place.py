@@ -21,7 +21,7 @@ from memsched.study.addresses import place as find_addresses
 from memsched.study.addresses import with_addresses
 from memsched.support import quantities
 from memsched.support.documents import write_document
-from memsched.support.formats import exact_bytes, format_bytes, format_percent, format_seconds, unit_written
+from memsched.support.formats import counted, exact_bytes, format_bytes, format_percent, format_seconds, unit_written
 from memsched.support.units import parse_bytes
 
 PLACEMENT = "memsched-placement/1"
@@ -55,11 +55,13 @@ def _report(found: Placement, before: Result | None, after: Result | None, capac
     proof = "proven lowest" if found.optimal else f"gap {format_percent(found.gap)}"
     unit = unit_written(capacity)
     fixed = sum(buffer.offset is not None for buffer in found.buffers)
-    unnamed = 0 if before is None else sum(buffer.name is None for buffer in found.buffers)
-    more = ((fixed, "at fixed offsets"), (unnamed, "workspaces, without a name"))
-    told = [f"{count} of them {what}" for count, what in more if count]
+    named = sum(buffer.name is not None for buffer in found.buffers)
+    kinds = (
+        "" if before is None else f": {counted(named, 'tensor')}, {counted(len(found.buffers) - named, 'workspace')}"
+    )
+    where = f", {fixed} at {'a fixed offset' if fixed == 1 else 'fixed offsets'}" if fixed else ""
     rows = [
-        ("buffers", ", ".join([str(len(found.buffers)), *told])),
+        ("buffers", f"{len(found.buffers)}{kinds}{where}"),
         ("load", exact_bytes(found.load, unit)),
         ("height", exact_bytes(found.height, unit)),
         ("lower bound", f"{exact_bytes(found.lower_bound, unit)}, {proof}"),

@@ -144,4 +144,5 @@ def plan(
         write_document(output, result.to_json())
     if plan_only is not None:
         write_document(plan_only, result.schedule.to_json())
-    answer(as_json, result.to_json, report(result, built), saved=[output, plan_only])
+    told = ", by all planners that were asked" if options.planner in (None, "auto") else ""
+    answer(as_json, result.to_json, report(result, built, told), saved=[output, plan_only])

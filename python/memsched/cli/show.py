@@ -236,8 +236,8 @@ def peak_of_budget(peak: int, budget: int, problem: Problem, unit: str) -> str:
     return f"{exact_bytes(peak, unit)} of {told_bytes(budget, unit, problem)}"
 
 
-def report(result: Result, built: Built) -> Table:
-    """The main figures of a plan, and what is proven about it."""
+def report(result: Result, built: Built, planners: str = "") -> Table:
+    """The main figures of a plan, and what is proven about it; `planners`: who was asked, if not its own alone."""
     timeline, unit = result.timeline, built.unit
     sizes = {tensor["name"]: tensor["size"] for tensor in result.graph.tensors}
     offloaded = sum(sizes[name] for name in result.offloaded)
@@ -262,5 +262,5 @@ def report(result: Result, built: Built) -> Table:
         rows.append(("estimate", f"{format_seconds(result.estimate)}, as the planner claims in the model of its paper"))
     rows.append(("steps", str(len(result.schedule.steps))))
     if result.runtime:  # 0 of a bare plan
-        rows.append(("planned in", format_seconds(result.runtime, 2)))
+        rows.append(("planned in", format_seconds(result.runtime, 2) + planners))
     return facts(rows, f"{result.planner} on {name_of(result.problem)}")

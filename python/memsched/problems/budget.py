@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
-import warnings
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -14,7 +12,7 @@ from memsched.errors import InvalidInputError, shown
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem, altered, graph_of, least_memory, name_of, peak_memory
 from memsched.support import checks, quantities
-from memsched.support.arguments import asked_by_user
+from memsched.support.arguments import asked_by_user, tell
 from memsched.support.formats import Bytes, exact_bytes, format_bandwidth, format_bytes, format_seconds, unit_written
 from memsched.support.types import Quantity
 from memsched.support.units import MEMORY_FORMS, parse_bytes, parse_share, whole_bytes
@@ -211,9 +209,5 @@ def _hours(seconds: float) -> str:
 def warn_if_slow(problem: Problem, bandwidth: float, what: str, latency: float = 0.0) -> None:
     """Tell the caller of the package of a slow link, or of its latency."""
     told = told_if_slow(problem, bandwidth, what) or told_if_late(problem, latency, f"the latency of {what}")
-    if told is None:
-        return
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("memsched."):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(told, stacklevel=level)
+    if told is not None:
+        tell(told)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from memsched._core import Chain
 from memsched.errors import InvalidInputError
-from memsched.readers.tables import COLUMNS, REQUIRED, Columns, chain_of
+from memsched.readers.tables import COLUMNS, REQUIRED, Columns, Table, chain_of
 from memsched.support.csv_rows import check_columns, read_table
 from memsched.support.documents import Document
 from memsched.support.files import path_of, read_cell
@@ -44,7 +44,7 @@ def chain_from_csv(
     Raises
     ------
     InvalidInputError
-        The file cannot be read, or its contents are wrong as for `Chain.from_frame`; the message names the line.
+        The file cannot be read, or its contents are wrong as for `Chain.from_frame`; the message names the lines.
 
     Examples
     --------
@@ -66,7 +66,7 @@ def chain_from_csv(
     if "name" in columns:
         columns["name"] = [_read_name(text) for text in columns["name"]]
     title = Path(path_of(path)).stem if name is None else name
-    return chain_of(columns, where, lambda row: f"{where}, line {lines[row]}", title, resident, provenance)
+    return chain_of(columns, Table(where, lambda row: f"line {lines[row]}"), title, resident, provenance)
 
 
 def _read_name(cell: str) -> str | None:

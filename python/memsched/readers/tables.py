@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from memsched._core import Chain
 from memsched.errors import InvalidInputError, shown
 from memsched.support import checks, quantities
+from memsched.support.arguments import tell
 from memsched.support.csv_rows import check_columns, listed
 from memsched.support.documents import Document
+from memsched.support.formats import format_bytes, format_seconds
 
 REQUIRED = ("forward_time", "backward_time", "activation")
 OPTIONAL = ("gradient", "saved", "forward_overhead", "transient_overhead", "backward_overhead", "name")
@@ -18,7 +21,30 @@ _TIMES = REQUIRED[:2]
 _OF_INPUT = ("activation", "gradient", "resident", "name")
 
 Columns = dict[str, Sequence[Any]]
-Where = Callable[[int], str]  # what errors call a row
+_MOST_TOLD, _MOST_KEPT = 5, 1000  # wrong cells in one error, and of which it is made
+_REAL, _SLOWEST = 1 << 20, 20e6  # bytes of a network that is no toy, and what any device saves in a second
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What errors call a table and a row of it, and what is wrong with its cells."""
+
+    name: str
+    row: Callable[[int], str]
+    wrong: list[tuple[int, str]] = field(default_factory=list)
+
+    def refuse(self, row: int, told: object) -> None:
+        """Remember what is wrong with a cell, so that all are told at once."""
+        if len(self.wrong) < _MOST_KEPT:
+            self.wrong.append((row, str(told)))
+
+    def check(self) -> None:
+        """Raise the error of all cells that are wrong, by row."""
+        if self.wrong:
+            self.wrong.sort(key=lambda one: one[0])
+            told = "; also ".join(f"{self.row(row)}: {words}" for row, words in self.wrong[:_MOST_TOLD])
+            more = len(self.wrong) - _MOST_TOLD
+            raise InvalidInputError(f"{self.name}, {told}" + (f"; and {more} more" if more > 0 else ""))
 
 
 def chain_from_frame(
@@ -53,8 +79,13 @@ def chain_from_frame(
     Raises
     ------
     InvalidInputError
-        Columns are missing, unknown or listed twice; the row of the input is missing; or a cell is wrong: the message
-        names its row, counted from 0, and its column.
+        Columns are missing, unknown or listed twice; the row of the input is missing; or cells are wrong: the message
+        names the row, counted from 0, and the column of each.
+
+    Warns
+    -----
+    UserWarning
+        The times are so long for the bytes that milliseconds were probably meant.
 
     Examples
     --------
@@ -69,7 +100,7 @@ def chain_from_frame(
     >>> chain.n, chain.names, ms.peak_memory(chain)
     (2, ('conv', 'fc'), 37748736)
     """
-    return chain_of(_columns_of(frame), "the frame", lambda row: f"row {row}", name, resident, provenance)
+    return chain_of(_columns_of(frame), Table("the frame", lambda row: f"row {row}"), name, resident, provenance)
 
 
 def _columns_of(frame: Any) -> Columns:
@@ -115,31 +146,32 @@ def _index_of(frame: Any) -> dict[str, Any]:
 
 
 def chain_of(
-    columns: Columns, what: str, where: Where, name: str | None, resident: int | str, provenance: Document | None
+    columns: Columns, table: Table, name: str | None, resident: int | str, provenance: Document | None
 ) -> Chain:
     """The chain of checked columns."""
     if not columns["activation"] or not all(is_empty(columns[key][0]) for key in _TIMES):
         raise InvalidInputError(
-            f"{what} has no row for the input of the network; put it before the stages, with forward_time and "
+            f"{table.name} has no row for the input of the network; put it before the stages, with forward_time and "
             "backward_time empty and the bytes of the input in activation"
         )
     for key, column in columns.items():
         if key not in _OF_INPUT and not is_empty(column[0]):
-            raise InvalidInputError(f"{where(0)}: {key} is {shown(column[0])}; it must be empty, as for any input")
-    values: dict[str, list[Any]] = {key: _numbers(key, columns, where) for key in COLUMNS[1:] if key in columns}
+            table.refuse(0, f"{key} is {shown(column[0])}; it must be empty, as for any input")
+    values: dict[str, list[Any]] = {key: _numbers(key, columns, table) for key in COLUMNS[1:] if key in columns}
     activation = values["activation"]
     gradient = [0, *activation[1:]]
     if "gradient" in values:
         gradient = [d if own is None else own for d, own in zip(gradient, values["gradient"], strict=True)]
     for k, (kept, output) in enumerate(zip(values.get("saved", ()), activation, strict=False)):
-        if k and kept is not None and kept < output:
+        if k and None not in (kept, output) and kept < output:
             cells = f"saved is {shown(columns['saved'][k])}, less than activation, {shown(columns['activation'][k])}"
-            raise InvalidInputError(f"{where(k)}: {cells}; it includes the stage's output, so give at least as much")
+            table.refuse(k, f"{cells}; it includes the stage's output, so give at least as much")
     names = None
     if "name" in columns:
-        names = [_name(cell, f"stage {k}", where(k)) for k, cell in enumerate(columns["name"]) if k]
+        names = [_name(cell, f"stage {k}", k, table) for k, cell in enumerate(columns["name"]) if k]
+    table.check()
     try:
-        return Chain(
+        made = Chain(
             values["forward_time"][1:],
             values["backward_time"][1:],
             activation,
@@ -151,7 +183,14 @@ def chain_of(
             provenance=provenance,
         )
     except InvalidInputError as error:
-        raise InvalidInputError(f"{what}: {error}") from error
+        raise InvalidInputError(f"{table.name}: {error}") from error
+    taken, saved = float(made.forward_time.sum() + made.backward_time.sum()), float(made.saved.sum())
+    if saved >= _REAL and taken * _SLOWEST > saved:
+        tell(
+            f"the stages of {table.name} take {format_seconds(taken)} together, and save {format_bytes(saved)}: "
+            "numbers are seconds; where milliseconds are meant, write 3.1ms"
+        )
+    return made
 
 
 def is_empty(value: object) -> bool:
@@ -163,29 +202,29 @@ def is_empty(value: object) -> bool:
     return checks.is_number(value) and value != value
 
 
-def _numbers(key: str, columns: Columns, where: Where) -> list[Any]:
-    """The entries of a column; None where a cell that may be empty is."""
+def _numbers(key: str, columns: Columns, table: Table) -> list[Any]:
+    """The entries of a column; None where a cell that may be empty is, and where one is wrong."""
     parse, needed = quantities.seconds if key in _TIMES else quantities.size, key in REQUIRED
     found: list[Any] = []
     for row, cell in enumerate(columns[key]):
         if not is_empty(cell):
-            found.append(_parsed(parse, cell, key, row, where))
-        elif needed and (row or key == "activation"):
-            raise InvalidInputError(f"{where(row)}: {key} is empty; give a number, or a text with a unit")
-        else:
-            found.append(None)
+            found.append(_parsed(parse, cell, key, row, table))
+            continue
+        if needed and (row or key == "activation"):
+            table.refuse(row, f"{key} is empty; give a number, or a text with a unit")
+        found.append(None)
     return found
 
 
-def _parsed(parse: Callable[[str, object], Any], cell: object, key: str, row: int, where: Where) -> Any:
-    """A cell; the name of its row is made only for an error."""
+def _parsed(parse: Callable[[str, object], Any], cell: object, key: str, row: int, table: Table) -> Any:
     try:
         return parse(key, cell)
     except InvalidInputError as error:
-        raise InvalidInputError(f"{where(row)}: {error}") from error
+        table.refuse(row, error)
+    return None
 
 
-def _name(cell: object, default: str, where: str) -> str:
+def _name(cell: object, default: str, row: int, table: Table) -> str:
     """The name of a stage."""
     if is_empty(cell) and not isinstance(cell, str):
         return default
@@ -195,7 +234,8 @@ def _name(cell: object, default: str, where: str) -> str:
     try:
         return checks.text("name", cell)
     except InvalidInputError as error:
-        raise InvalidInputError(f"{where}: {error}") from error
+        table.refuse(row, error)
+    return default
 
 
 def _optional(values: dict[str, list[Any]]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ STYLE = """\
 .memsched .picture{position:relative}
 .memsched svg{position:absolute;left:0;top:0;width:100%;height:100%}
 .memsched rect{fill:transparent}
-.memsched rect:hover{stroke:#000;stroke-width:2px;vector-effect:non-scaling-stroke}"""
+.memsched rect:hover{stroke:currentColor;stroke-width:2px;vector-effect:non-scaling-stroke}"""
 
 
 def _words(buffer: Buffer, offset: int) -> str:

@@ -38,7 +38,8 @@ _COLOURS = 128  # of a picture, with those of smooth edges
 _MOST_BYTES = 140_000  # of a picture; a third more as text
 _MOST_LETTERS = (60_000, 195_000)  # of what is shown where the pointer is, and with the picture
 
-# Text has the colour of the notebook, so that it can be read on dark ones; a picture has a white page of its own.
+# Text has the colour of the notebook, so that it can be read on dark ones, where the light and dark of a picture change
+# places (of Jupyter, VS Code, Colab, and pages of Sphinx).
 _STYLE = """\
 .memsched{overflow-x:auto}
 .memsched table{border-collapse:collapse;color:inherit;margin:.3em 0}
@@ -51,6 +52,8 @@ font-weight:inherit;font-variant-numeric:tabular-nums;color:inherit;background:n
 .memsched .faint{opacity:.7}
 .memsched p{margin:.3em .6em}
 .memsched img{display:block;width:100%;height:auto;background:#fff;border-radius:4px}
+body[data-jp-theme-light=false] .memsched img,body.vscode-dark .memsched img,html[theme=dark] .memsched img,\
+html[data-theme=dark] .memsched img{filter:invert(.91) hue-rotate(180deg)}
 @media(max-width:600px){.memsched table{font-size:.85em}.memsched th,.memsched td{padding:.2em .35em}\
 .memsched .picture{min-width:0!important}}
 """

@@ -18,7 +18,7 @@ from memsched.problems.problem import name_of, peak_memory, profile_link, stages
 from memsched.result import Result, as_fast
 from memsched.show.arena import budget_of, lowest
 from memsched.show.report.sweep_rows import standings
-from memsched.show.words import again, bounded, moved, needed, plain, recomputed, unit_of
+from memsched.show.words import again, bounded, moved, needed, plain, recomputed, time_of, unit_of
 from memsched.study.comparison import Comparison
 from memsched.study.fit import Fit
 from memsched.study.frontier import Frontier
@@ -195,8 +195,7 @@ def _fit(found: Fit) -> Table:
     rows: list[tuple[str, ...]] = []
     for one in found.ways:
         largest = "" if one.largest_batch is None else str(one.largest_batch)
-        time = "does not fit" if one.makespan is None else format_seconds(one.makespan)
-        rows.append((one.name, format_bytes(one.peak_memory), time, largest))
+        rows.append((one.name, format_bytes(one.peak_memory), time_of(one), largest))
     verdict = "fit" if found.fits else "do not fit"
     return Table(
         title=f"{found.name}: {format_bytes(found.peak_memory)} {verdict} into {format_bytes(found.memory)}",

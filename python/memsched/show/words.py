@@ -9,10 +9,10 @@ from memsched.problems.budget import told_bytes
 from memsched.result import Result
 from memsched.show.text import Number, Text, counted, text
 from memsched.study.comparison import Comparison
-from memsched.study.fit import Fit
+from memsched.study.fit import Fit, Way
 from memsched.study.frontier import Frontier
 from memsched.study.sweep.table import Sweep
-from memsched.support.formats import format_bytes, format_percent, unit_written
+from memsched.support.formats import format_bytes, format_percent, format_seconds, unit_written
 from memsched.validation.plan import ValidationReport
 
 
@@ -33,6 +33,12 @@ def again(ops: int) -> Text:
 def recomputed(ops: int, seconds: float) -> Text:
     """The same with the time that it takes."""
     return text("{}, {}", again(ops), Number("seconds", seconds)) if ops else again(ops)
+
+
+def time_of(way: Way) -> str:
+    """The time of a way to run a training step, and whether it fits."""
+    time = "" if way.makespan is None else format_seconds(way.makespan)
+    return time if way.fits else f"{time} if it fit" if time else "does not fit"
 
 
 def bounded(result: Result) -> Text:

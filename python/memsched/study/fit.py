@@ -59,8 +59,8 @@ class Way:
     peak_memory : int
         Bytes of the whole process at the peak; what it needs at least, if it does not fit.
     makespan : float or None
-        Simulated seconds of forward and backward, transfers included; None if it does not fit. An optimiser's own
-        operations are not counted.
+        Simulated seconds of forward and backward, transfers included; where it does not fit, those on a device with
+        enough memory, or None if there is no plan. An optimiser's own operations are not counted.
     largest_batch : int or None
         The most samples in dimension 0 of the inputs that fit; 0 if not even one does, None if it was not asked or not
         found.
@@ -125,7 +125,7 @@ class Fit(Drawn, Tabular):
             return "nothing: train as it is"
         batches = [(one.largest_batch, one.name) for one in self.ways if one.largest_batch]
         smaller = "; or at most {} samples, by the way {!r}".format(*max(batches)) if batches else ""
-        fitting = [one for one in self.ways if one.makespan is not None]
+        fitting = [one for one in self.ways if one.fits]
         if fitting:
             best = min(fitting, key=lambda one: one.makespan or 0.0)
             return _how(best.name, self.memory) + (f" ({best.note})" if best.note else "")

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import types
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from functools import wraps
@@ -209,3 +210,11 @@ def meant(name: str, free: Collection[str]) -> str | None:
 
 for _kind in (Chain, Device, Graph, Schedule):
     _explain_core_class(_kind)
+
+
+def tell(told: str) -> None:
+    """Warn the caller of the package."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("memsched."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(told, stacklevel=level)

@@ -72,9 +72,12 @@ def _rounded(value: float | Fraction, digits: int) -> str:
 
 
 def _scaled(value: float, digits: int, base: int, *units: str) -> str:
-    """A number >= 0 in the first of the units that leaves fewer than `base`; each is `base` times the one before."""
+    """A number >= 0 in the first of the units, each `base` times the one before, that leaves less than 1000.
+
+    But whole bytes go up to the base.
+    """
     power = 0
-    while power + 1 < len(units) and float(_rounded(value / base**power, 4)) >= base:
+    while power + 1 < len(units) and float(_rounded(value / base**power, 4)) >= (1000 if power else base):
         power += 1
     amount = value / base**power
     return f"{_rounded(amount, 4 if amount >= 1000 else digits)} {units[power]}"
@@ -85,8 +88,8 @@ def format_bytes(count: float, like: str = "") -> str:
 
     Examples
     --------
-    >>> format_bytes(512), format_bytes(8589934592), format_bytes(2495698035), format_bytes(1024**3 - 1)
-    ('512 B', '8 GiB', '2.32 GiB', '1.00 GiB')
+    >>> format_bytes(512), format_bytes(8589934592), format_bytes(2495698035), format_bytes(1019 * 2**20)
+    ('512 B', '8 GiB', '2.32 GiB', '0.995 GiB')
     >>> format_bytes(2495698035, "MB"), format_bytes(2495698035, "MiB"), format_bytes(2495698035, "%")
     ('2.50 GB', '2.32 GiB', '2.32 GiB')
     """

@@ -300,8 +300,8 @@ class _Asked:
         return found
 
     def _way(self, name: str, need: int, seconds: float, note: str = "") -> Way:
-        fits = need <= self._memory
-        return Way(name=name, fits=fits, peak_memory=need, makespan=seconds if fits else None, note=note)
+        known = None if math.isnan(seconds) else seconds
+        return Way(name=name, fits=need <= self._memory, peak_memory=need, makespan=known, note=note)
 
     # What a batch needs.
 

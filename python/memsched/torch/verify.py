@@ -18,7 +18,7 @@ from memsched.torch.compiled.private import active_fake_mode
 from memsched.torch.compiled.special_groups import Unplanned
 from memsched.torch.compiled.unit import counted
 from memsched.torch.lanes import trial_lanes
-from memsched.torch.trial import Step, first_difference
+from memsched.torch.trial import Step, far_apart, first_difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,11 @@ def verified(
                 raise MemschedError(
                     f"the planned step changes the {different} (copies {name}): either the forward depends on what is "
                     "no tensor, such as Python's random, or this is a bug to report"
+                )
+            if (wrong := far_apart(expected, found)) is not None:
+                raise MemschedError(
+                    f"AOTAutograd changes the {wrong} in more than the last digits, also where nothing is planned: "
+                    'torch.compile(model, backend="aot_eager") does so, too, and it is a bug of PyTorch to report'
                 )
             reordered = different
     if peak > plan.result.schedule.budget:

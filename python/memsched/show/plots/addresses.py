@@ -253,8 +253,8 @@ def _span(arenas: list[_Arena], axis: str) -> tuple[float, float]:
 
 def _draw(
     axes: Axes, arena: _Arena, scale: int, top: float, inches: tuple[float, float], span: tuple[float, float]
-) -> None:
-    """One panel of the given size in inches; `top` is in bytes."""
+) -> tuple[str, str]:
+    """One panel of the given size in inches, without its title, which is returned; `top` is in bytes."""
     found = arena.placement
     first, until = span
     axes.set_xlim(first, until)
@@ -273,12 +273,12 @@ def _draw(
     told = f", {named} of {counted(count, 'buffer')} named" if named < count else ""
     if _OTHERS in arena.colours:
         told = ", the names of most bytes in colour"
-    axes.set_title(f"{arena.title}{told}\n{facts}", loc="left", fontsize=9.5, color="0.25")
     axes.set_xlabel(arena.axis)
     clear(axes, None)
     if not arena.names:
         axes.text(0.5, 0.5, "no buffer is ever alive", transform=axes.transAxes, ha="center", color="0.25")
         axes.set(xticks=[], yticks=[])
+    return arena.title + told, facts
 
 
 def _seen(arena: _Arena, top: float) -> set[str]:
@@ -352,14 +352,14 @@ def plot_addresses(
         height = max(panel.placement.height for panel in panels)
         near = [panel.capacity for panel in panels if panel.capacity is not None and panel.capacity <= _FAR * height]
         top = 1.04 * max(height, *near, 1)
-        _draw_grid(figure, panels, top)
-        heading(figure, _heading(given))
+        told = _draw_grid(figure, panels, top)
+        heading(figure, _heading(given), told)
         _legend(figure, panels, top)
     return figure
 
 
-def _draw_grid(figure: Figure, panels: list[_Arena], top: float) -> None:
-    """Draw the panels side by side, two per row."""
+def _draw_grid(figure: Figure, panels: list[_Arena], top: float) -> str:
+    """Draw the panels side by side, two per row; the title of a single one is returned, for the head of the page."""
     columns = min(len(panels), 2)
     rows = -(-len(panels) // columns)
     low, high = _HEIGHTS
@@ -367,18 +367,29 @@ def _draw_grid(figure: Figure, panels: list[_Arena], top: float) -> None:
     more = 0.5 if any(_OTHERS in panel.colours for panel in panels) else 0.0  # inches, of the legend's other rows
     figure.set_size_inches(10.0, 1.0 + more + min(max(low, _INCH * most), high) * rows)
     inch = 1 / figure.get_figheight()
-    edges = {"left": 0.08, "right": 0.985, "top": 1 - 0.95 * inch, "bottom": (0.9 + more) * inch}
+    edges = {
+        "left": 0.08,
+        "right": 0.985,
+        "top": 1 - (0.95 if len(panels) > 1 else 0.75) * inch,
+        "bottom": (0.9 + more) * inch,
+    }
     figure.subplots_adjust(**edges, hspace=0.33, wspace=0.06)
     grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
     box = grid[0, 0].get_position()
     inches = (figure.get_figwidth() * box.width, figure.get_figheight() * box.height)
     scale, unit = byte_unit(int(top))
-    for axes, panel in zip(grid.flat, panels, strict=False):
+    titles = [
         _draw(axes, panel, scale, top, inches, _span(panels, panel.axis))
+        for axes, panel in zip(grid.flat, panels, strict=False)
+    ]
+    if len(panels) > 1:
+        for axes, lines in zip(grid.flat, titles, strict=False):
+            axes.set_title("\n".join(lines), loc="left", fontsize=9.5, color="0.25")
     for axes in grid.flat[len(panels) :]:
         axes.remove()
     for axes in grid[:, 0]:
         axes.set_ylabel(f"address ({unit})")
+    return "; ".join(titles[0]) if len(panels) == 1 else ""
 
 
 def _heading(given: list[Result | Placement]) -> str:

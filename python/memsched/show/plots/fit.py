@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from memsched.show.plots.bars import Bar, draw_bars
 from memsched.show.plots.figure import byte_unit, drawing, heading, shortened
 from memsched.show.plots.palette import BUDGET, CLASSES, IDEAL
-from memsched.show.words import unit_of
+from memsched.show.words import time_of, unit_of
 from memsched.study.fit import LARGER, Fit, Way
-from memsched.support.formats import exact_bytes, format_seconds, unit_written
+from memsched.support.formats import exact_bytes, unit_written
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,7 +46,5 @@ def plot_fit(found: Fit, path: str | os.PathLike[str] | None = None) -> Figure:
 
 
 def _said(one: Way) -> str:
-    time = "does not fit" if one.makespan is None else format_seconds(one.makespan)
-    if one.note == LARGER:  # what it needs for this batch is of no use
-        time = one.note
+    time = one.note if one.note == LARGER else time_of(one)  # what that needs for this batch is of no use
     return time if one.largest_batch is None else f"{time}, batch up to {one.largest_batch}"

@@ -31,7 +31,8 @@ function formatBytes(count, digits = 3, [base, units] = data.byte_units) {
   const sign = count < 0 ? "-" : "";
   count = Math.abs(count);
   let power = 0;
-  while (power + 1 < units.length && Number(rounded(count / base ** power, Math.max(digits, 4))) >= base) power += 1;
+  const most = () => (power ? 1000 : base);
+  while (power + 1 < units.length && Number(rounded(count / base ** power, Math.max(digits, 4))) >= most()) power += 1;
   const amount = count / base ** power;
   return `${sign}${rounded(amount, amount >= 1000 ? Math.max(digits, 4) : digits)} ${units[power]}`;
 }

@@ -69,7 +69,8 @@ def read_options(given: Mapping[str, Any] | None) -> Options:
     options = Options(**{name: one.item() if isinstance(one, np.generic) else one for name, one in given.items()})
     if not isinstance(options.optimizer, torch.optim.Optimizer | int | None):
         raise InvalidInputError(
-            f"optimizer is {shown(options.optimizer)}; it must be an Optimizer, or bytes of its state"
+            f"optimizer is {shown(options.optimizer)}; it must be an Optimizer, made before the model is compiled, "
+            "such as torch.optim.AdamW(model.parameters()), or bytes of its state"
         )
     read_memory(options.budget, "budget")
     checks.choice("mode", options.mode, MODES)

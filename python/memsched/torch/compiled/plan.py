@@ -24,7 +24,7 @@ from memsched.support.formats import format_bytes, unit_written
 from memsched.support.units import parse_bandwidth, parse_bytes
 from memsched.torch.compiled import cache
 from memsched.torch.compiled.as_graph import LEAVE, Cost, Resident, Visit, in_order, no_costs, step_graph
-from memsched.torch.compiled.joint import run_again
+from memsched.torch.compiled.joint import Joint, run_again
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.times import measured_costs, modelled_costs
 from memsched.torch.link import default_host_memory, measure_link
@@ -105,7 +105,7 @@ def timed(
     facts = {
         "format": cache.FORMAT,
         "costs": [[list(cost) for cost in each] for each in costs],
-        "strides_differ": [visit.joint.strides_differ for visit in visits],
+        "strides_differ": [_looked_at(visit.joint) for visit in visits],
         "source": source,
         "checkpointed": sum(len(run_again(visit.joint)) for visit in visits),
     }
@@ -344,15 +344,23 @@ class _Problem:
         try:
             graphs = self._graphs(costs_in(document))
             memory = memory if memory is not None else _bytes_of(self._options.budget, graphs)
-            for visit, differ in zip(self._visits, document["strides_differ"], strict=True):
-                visit.joint.strides_differ |= bool(differ)
+            tried = [
+                None if isinstance(one, bool) else {visit.joint.operations[k].node for k in one}  # it once was a flag
+                for visit, one in zip(self._visits, document["strides_differ"], strict=True)
+            ]
             found = [adopted(graphs[0], document, memory, self._held)]
             for graph, order in zip(graphs[1:], self._orders[1:], strict=True):
                 other = {**document, "steps": in_order(document["steps"], order)}
                 found.append(adopted(graph, other, memory, self._held))
+            for visit, some in zip(self._visits, tried, strict=True):
+                visit.joint.looked_at &= visit.joint.looked_at if some is None else some
             return found[0]
         except (MemschedError, TypeError, ValueError, LookupError):
             return None
+
+
+def _looked_at(joint: Joint) -> list[int]:
+    return [k for k, op in enumerate(joint.operations) if op.node in joint.looked_at]
 
 
 def _bytes_of(budget: str | int, graphs: Sequence[Graph]) -> int:

@@ -45,6 +45,11 @@ def check_release(release: str = torch.__version__) -> None:
         )
 
 
+def hint_of(size: Any) -> Any:
+    """The size that was traced, without making it the only one; None where none is known."""
+    return size.node.hint if isinstance(size, torch.SymInt) else size
+
+
 def without_new_guards(joint: fx.GraphModule) -> contextlib.AbstractContextManager[object]:
     """Sizes that vary stay so: to compare one with a number would make it that number, for all sizes to come."""
     examples = [node.meta.get("val") for node in joint.graph.find_nodes(op="placeholder")]

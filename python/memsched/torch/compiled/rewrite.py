@@ -15,9 +15,9 @@ from memsched.errors import InternalError
 from memsched.torch.compiled import copies, randomness
 from memsched.torch.compiled.as_graph import LEAVE, Step, held_storages, name_of
 from memsched.torch.compiled.joint import Joint
+from memsched.torch.compiled.layouts import laid, order_of
 from memsched.torch.compiled.private import RUNS_AGAIN
 from memsched.torch.compiled.sizes import Sizes
-from memsched.torch.compiled.unplanned import view_or_copy
 from memsched.torch.nests import tensors_of
 
 
@@ -164,10 +164,15 @@ class _Half:
         new.meta = dict(node.meta)
         if self.forward is not None and not op.backward:
             new.meta[RUNS_AGAIN] = True
-        self._set(node, new)
+        self._set(node, self._laid(op, node, new))
         for user in node.users:
             if user.target is operator.getitem and user.users:
-                self._set(user, self._copy(user))
+                self._set(user, self._laid(op, user, self._copy(user)))
+
+    def _laid(self, op: Any, node: fx.Node, value: fx.Node) -> fx.Node:
+        """A result of an operation as it was traced."""
+        order = order_of(node.meta.get("val")) if op.node in self.joint.looked_at else None
+        return value if order is None else self._call(laid, (value, order), node)
 
     def value(self, node: Any) -> Any:
         """What stands here for a node: it is there, a view of what is there, or a number."""
@@ -254,8 +259,6 @@ class _Half:
 
     def _copy(self, node: fx.Node) -> fx.Node:
         new = self.graph.node_copy(node, self.value)
-        if self.joint.strides_differ and node.target is torch.ops.aten.view.default:
-            new.target = view_or_copy
         new.meta = dict(node.meta)
         return new
 

@@ -17,6 +17,7 @@ from memsched.torch.compiled import private
 from memsched.torch.compiled.as_graph import Cost
 from memsched.torch.compiled.calls import bound
 from memsched.torch.compiled.joint import Joint, Operation, is_foreign
+from memsched.torch.compiled.layouts import otherwise
 from memsched.torch.compiled.sizes import Sizes
 from memsched.torch.machines import Machine
 from memsched.torch.module_state import generators_unchanged
@@ -38,7 +39,7 @@ _BUSY = 0.8  # of its time a thread computes that nobody disturbs
 class _Tried(NamedTuple):
     seconds: float
     running: float  # of these, what the thread ran
-    differs: bool = False  # results lie otherwise than traced
+    otherwise: int | None = None  # bytes of results that lie otherwise than traced; None: nobody knows
     workspace: int = 0
     issued: float = 0.0  # seconds that the host takes to issue it, where another device runs it
 
@@ -60,7 +61,10 @@ def measured_costs(joint: Joint, sizes: Sizes) -> tuple[list[Cost], str]:
     with torch.no_grad(), generators_unchanged():
         for op in joint.operations:
             tried = _passed(op.node, sizes) if op.once else _tried(op.node, sizes)
-            joint.strides_differ |= tried.differs
+            if tried.otherwise == 0:
+                joint.looked_at.discard(op.node)
+            elif tried.otherwise and op.node in joint.looked_at:  # they are there twice while they are laid out anew
+                tried = tried._replace(workspace=tried.workspace + tried.otherwise)
             all_tried.append(tried)
             more.append(sum(_beyond_a_pass(one, sizes) for one in _into(joint, op)))
     by_host = sum(one.issued for one in all_tried) > sum(one.seconds for one in all_tried)
@@ -168,11 +172,11 @@ def _time(node: fx.Node, sizes: Sizes) -> _Tried:
     args, kwargs = _arguments(node, lambda one: _filled(one, sizes), sizes, known)
     call = bound(node)
     found = call(*args, **kwargs)
-    differs = _differs(node, found, sizes)
+    laid_anew = otherwise(node.meta["val"], found)
     on = {one.device for one in tensors_of((found, args, kwargs)) if one.device.type == "cuda"}
     del found
     if on:
-        return _time_on_cuda(call, args, kwargs, on.pop())._replace(differs=differs)
+        return _time_on_cuda(call, args, kwargs, on.pop())._replace(otherwise=laid_anew)
     best, spent = (float("inf"), 0.0), 0.0
     other = torch.zeros(_CACHES, dtype=torch.uint8, device="cpu")
     for _ in range(_REPEATS):
@@ -181,7 +185,7 @@ def _time(node: fx.Node, sizes: Sizes) -> _Tried:
         best, spent = min(best, taken), spent + taken[0]
         if spent > _ENOUGH:
             break
-    return _Tried(*best, differs)
+    return _Tried(*best, laid_anew)
 
 
 def _time_on_cuda(call: Callable[..., Any], args: Any, kwargs: Any, device: torch.device) -> _Tried:
@@ -206,17 +210,6 @@ def _time_on_cuda(call: Callable[..., Any], args: Any, kwargs: Any, device: torc
     torch.cuda.synchronize(device)
     seconds = min(float(first.elapsed_time(last)) for first, last in marks) / 1000
     return _Tried(seconds, seconds, workspace=max(0, workspace), issued=issued)
-
-
-def _differs(node: fx.Node, found: Any, sizes: Sizes) -> bool:
-    """Whether the results of an operation lie otherwise than PyTorch traced; views after it may then fail."""
-    for traced, real in zip(tensors_of(node.meta["val"]), tensors_of(found), strict=False):
-        shape, strides = _shape(traced, sizes)
-        promised = [step for n, step in zip(shape, strides, strict=True) if n > 1]
-        kept = [step for n, step in zip(real.shape, real.stride(), strict=True) if n > 1]
-        if promised != kept and real.numel() > 0:
-            return True
-    return False
 
 
 def _once(call: Callable[..., Any], args: Any, kwargs: Any) -> tuple[float, float]:

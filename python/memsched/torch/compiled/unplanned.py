@@ -105,20 +105,6 @@ def _unchanged(value: torch.Tensor, versions: Sequence[tuple[torch.Tensor, int]]
     return value
 
 
-def view_or_copy(value: torch.Tensor, shape: list[int]) -> torch.Tensor:
-    """A view, as traced; where the strides are not the traced ones and allow none, a copy, with a warning."""
-    try:
-        return value.view(shape)
-    except RuntimeError:
-        warnings.warn(
-            f"a tensor of shape {list(value.shape)} has strides {list(value.stride())}, which PyTorch did not trace: "
-            "it is copied, and no plan counts the copy",
-            UnplannedWarning,
-            stacklevel=2,
-        )
-        return value.reshape(shape)
-
-
 class Guarded:
     """A compiled graph. Where its forward fails, and plain PyTorch does not, it runs without a plan from then on.
 

@@ -1,0 +1,52 @@
+"""How results lie in memory: as PyTorch traced them, also where their kernels write them otherwise.
+
+What is traced follows from the traced strides: which calls of `contiguous` do nothing, which reshapes are views. Some
+kernels are told nothing more, and take what they read to lie so; the backward of group normalisation is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from memsched.torch.compiled.private import hint_of
+from memsched.torch.nests import tensors_of
+
+
+def order_of(example: object) -> tuple[int, ...] | None:
+    """The dimensions of a traced tensor, those with the largest strides first.
+
+    None where it has gaps or repeats elements, has one element, or is no tensor of known sizes.
+    """
+    if not isinstance(example, torch.Tensor) or example.layout is not torch.strided:
+        return None
+    sizes, strides = ([hint_of(one) for one in given] for given in (example.shape, example.stride()))
+    if not all(isinstance(one, int) for one in (*sizes, *strides)):
+        return None
+    order = tuple(sorted(range(len(sizes)), key=lambda k: (-strides[k], k)))
+    return order if max(sizes, default=1) > 1 and lies_in(order, sizes, strides) else None
+
+
+def lies_in(order: Sequence[int], sizes: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether elements lie one after another in this order of dimensions."""
+    step = 1
+    for k in reversed(order):
+        if sizes[k] > 1 and strides[k] != step:
+            return False
+        step *= sizes[k]
+    return True
+
+
+def laid(value: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+    """A value in an order of its dimensions: itself, or a copy."""
+    if lies_in(order, value.shape, value.stride()) or value.numel() == 0:
+        return value
+    return torch.empty_permuted(value.shape, order, dtype=value.dtype, device=value.device).copy_(value)
+
+
+def otherwise(traced: object, found: object) -> int:
+    """Bytes of an operation's results that lie otherwise than traced."""
+    pairs = zip(tensors_of(traced), tensors_of(found), strict=False)
+    orders = ((order_of(example), real) for example, real in pairs)
+    return sum(real.nbytes for order, real in orders if order is not None and laid(real, order) is not real)
