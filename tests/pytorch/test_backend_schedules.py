@@ -97,7 +97,6 @@ def randomly(seed: int) -> Any:
         document = {
             "format": "memsched-compiled/2",
             "costs": [no_costs(visit) for visit in problem._visits],
-            "strides_differ": [True],  # as earlier versions wrote it: nobody knows which
             "source": "a test",
             "device": Device(memory, 1e9, host_memory=1 << 40).to_json(),
             "planner": "random",

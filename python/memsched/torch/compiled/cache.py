@@ -17,8 +17,8 @@ from memsched.support.documents import Document, check_keys, read_document, writ
 
 FORMAT = "memsched-compiled/2"
 _UNUSABLE = (MemschedError, OSError, ValueError)  # of a folder or a file; the last, if its name cannot be encoded
-_KEYS = ("costs", "strides_differ", "source", "device", "planner", "params", "steps")
-_OPTIONAL = ("checkpointed",)  # not in those of versions that did not tell it
+_KEYS = ("costs", "source", "device", "planner", "params", "steps")
+_OPTIONAL = ("checkpointed", "strides_differ")  # not in those of some versions; the latter is of no use any more
 
 
 def folder() -> Path | None:

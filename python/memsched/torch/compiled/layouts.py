@@ -38,9 +38,9 @@ def lies_in(order: Sequence[int], sizes: Sequence[int], strides: Sequence[int]) 
     return True
 
 
-def laid(value: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
-    """A value in an order of its dimensions: itself, or a copy."""
-    if lies_in(order, value.shape, value.stride()) or value.numel() == 0:
+def laid(value: torch.Tensor, order: tuple[int, ...], strides: tuple[int, ...] | None = None) -> torch.Tensor:
+    """A value in an order of its dimensions: itself, as it is at once where it has the strides, or a copy."""
+    if value.stride() == strides or lies_in(order, value.shape, value.stride()) or value.numel() == 0:
         return value
     return torch.empty_permuted(value.shape, order, dtype=value.dtype, device=value.device).copy_(value)
 

@@ -24,9 +24,9 @@ from memsched.support.formats import format_bytes, unit_written
 from memsched.support.units import parse_bandwidth, parse_bytes
 from memsched.torch.compiled import cache
 from memsched.torch.compiled.as_graph import LEAVE, Cost, Resident, Visit, in_order, no_costs, step_graph
-from memsched.torch.compiled.joint import Joint, run_again
+from memsched.torch.compiled.joint import run_again
 from memsched.torch.compiled.options import Options
-from memsched.torch.compiled.times import measured_costs, modelled_costs
+from memsched.torch.compiled.times import disturbed, measured_costs, modelled_costs
 from memsched.torch.link import default_host_memory, measure_link
 from memsched.torch.machines import Link, machine
 from memsched.torch.report import ShowsResult, describe
@@ -105,7 +105,6 @@ def timed(
     facts = {
         "format": cache.FORMAT,
         "costs": [[list(cost) for cost in each] for each in costs],
-        "strides_differ": [_looked_at(visit.joint) for visit in visits],
         "source": source,
         "checkpointed": sum(len(run_again(visit.joint)) for visit in visits),
     }
@@ -139,7 +138,8 @@ def plan_and_document(
     plan = problem.usable(document) if document is not None else None
     if document is None or plan is None:
         plan, document = problem.solved_or_told()
-        cache.keep(key, document)
+        if not disturbed(str(document["source"])):
+            cache.keep(key, document)
     shared = cache.agreed(general, document)
     if shared != document and (other := problem.usable(shared)) is not None:
         return other, shared
@@ -344,23 +344,13 @@ class _Problem:
         try:
             graphs = self._graphs(costs_in(document))
             memory = memory if memory is not None else _bytes_of(self._options.budget, graphs)
-            tried = [
-                None if isinstance(one, bool) else {visit.joint.operations[k].node for k in one}  # it once was a flag
-                for visit, one in zip(self._visits, document["strides_differ"], strict=True)
-            ]
             found = [adopted(graphs[0], document, memory, self._held)]
             for graph, order in zip(graphs[1:], self._orders[1:], strict=True):
                 other = {**document, "steps": in_order(document["steps"], order)}
                 found.append(adopted(graph, other, memory, self._held))
-            for visit, some in zip(self._visits, tried, strict=True):
-                visit.joint.looked_at &= visit.joint.looked_at if some is None else some
             return found[0]
         except (MemschedError, TypeError, ValueError, LookupError):
             return None
-
-
-def _looked_at(joint: Joint) -> list[int]:
-    return [k for k, op in enumerate(joint.operations) if op.node in joint.looked_at]
 
 
 def _bytes_of(budget: str | int, graphs: Sequence[Graph]) -> int:

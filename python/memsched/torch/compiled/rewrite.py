@@ -172,7 +172,10 @@ class _Half:
     def _laid(self, op: Any, node: fx.Node, value: fx.Node) -> fx.Node:
         """A result of an operation as it was traced."""
         order = order_of(node.meta.get("val")) if op.node in self.joint.looked_at else None
-        return value if order is None else self._call(laid, (value, order), node)
+        if order is None:
+            return value
+        sizes, strides = self.writer.sizes, node.meta["val"].stride()
+        return self._call(laid, (value, order, sizes and tuple(map(sizes.number, strides))), node)
 
     def value(self, node: Any) -> Any:
         """What stands here for a node: it is there, a view of what is there, or a number."""

@@ -33,6 +33,7 @@ _COPIED = 256 * 2**20  # bytes, to learn what a CUDA device touches in a second
 _CYCLES = 2e9  # of a CUDA device in a second, or fewer
 _LONGEST = 0.1  # seconds that it is kept waiting
 
+_DISTURBED = ", too long: the thread waited"
 _BUSY = 0.8  # of its time a thread computes that nobody disturbs
 
 
@@ -71,8 +72,13 @@ def measured_costs(joint: Joint, sizes: Sizes) -> tuple[list[Cost], str]:
     times = [one.issued or one.seconds if by_host else one.seconds for one in all_tried]
     found = [Cost(a + b, one.workspace) for a, b, one in zip(times, more, all_tried, strict=True)]
     share = sum(one.running for one in all_tried) / (sum(one.seconds for one in all_tried) or 1.0)
-    waited = f"too long: the thread waited {1 - share:.0%} of the time, as where others take the cores"
-    return found, f", {waited}; set OMP_NUM_THREADS=1" if all_tried and share < _BUSY else ""
+    waited = f"{_DISTURBED} {1 - share:.0%} of the time, as where others take the cores; set OMP_NUM_THREADS=1"
+    return found, waited if all_tried and share < _BUSY else ""
+
+
+def disturbed(source: str) -> bool:
+    """Whether what tells where times come from has that warning: they are for this process alone."""
+    return _DISTURBED in source
 
 
 def _passed(node: fx.Node, sizes: Sizes) -> _Tried:
