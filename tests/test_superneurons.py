@@ -155,3 +155,14 @@ def test_graphs_of_todays_models() -> None:
     assert "only by name" in refused
     with pytest.raises(ms.InvalidInputError, match="strategy is 'fast'"):
         ms.superneurons(ms.to_graph(ms.Chain([1], [1], [1, 1], [0, 1])), 9, 1.0, strategy="fast")
+
+
+def test_a_plan_with_too_many_runs_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """500 cheap ops in turn, each dropped after its use, took a second, and 2,000 twenty; the docs said 0.4 s."""
+    graph = segments(1, 20)
+    memory = ms.peak_memory(graph) - 1
+    monkeypatch.setattr("memsched.planners.graph.superneurons._MOST_RUNS", 100)
+    assert 20 <= again(ms.superneurons(graph, memory, 0, strategy="speed")) < 25
+    with pytest.raises(ms.LimitError, match=r"no plan of at most 100 runs; strategy='speed' needs fewer"):
+        ms.superneurons(graph, memory, 0, strategy="memory")
+    assert again(ms.superneurons(graph, memory, 1.0, strategy="memory")) == 0  # a plan that runs each op once is left

@@ -163,10 +163,10 @@ def test_bandwidths() -> None:
 @given(chain=problems.chains())
 def test_percentages_run_from_the_least_memory_to_the_peak(chain: ms.Chain) -> None:
     least, most = ms.min_memory(chain), ms.peak_memory(chain)
-    assert parse_memory("0%", chain) == least
-    assert parse_memory("100%", chain) == most
-    assert parse_memory("200 %", chain) == most + (most - least)
-    assert parse_memory("40%", chain) == least + 2 * (most - least) // 5
+    assert parse_memory("0%", chain) == max(1, least)
+    assert parse_memory("100%", chain) == max(1, most)
+    assert parse_memory("200 %", chain) == max(1, most + (most - least))
+    assert parse_memory("40%", chain) == max(1, least + 2 * (most - least) // 5)
     if most > least:
         assert memory_percent(most, chain) == 100
     else:
@@ -254,3 +254,11 @@ def test_what_shows_a_plan_writes_sizes_as_its_budget_was_written(tmp_path: Path
         assert f"{format_bytes(plan.peak_memory, unit)}" in text
         assert not wrong.search(re.sub(r"<script.*?</script>|<style.*?</style>", "", text, flags=re.S))
     assert format_bytes(700_000_000) == "668 MiB"  # nothing of it is left
+
+
+def test_a_percentage_of_nothing_is_a_byte() -> None:
+    """M is at least 1, and where nothing has bytes every plan fits it: 50 % of 0 was refused as a memory of 0."""
+    chain = ms.Chain([1], [1], [0, 0], [0, 0])
+    for problem in (chain, ms.to_graph(chain)):
+        assert [parse_memory(share, problem) for share in ("0%", "50%", "200%")] == [1, 1, 1]
+        assert ms.plan(problem, "50%", 1).schedule.budget == 1

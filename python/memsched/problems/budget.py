@@ -26,7 +26,8 @@ def parse_memory(value: object, problem: Problem, what: str = "the memory") -> B
     """A memory budget M in bytes, resident included, from a size as in `parse_bytes` or a percentage.
 
     "40%" is min_memory + 0.4 (peak_memory - min_memory) of the problem, rounded down to whole bytes. 0% is the least
-    memory of any plan without recomputation; at 100% the plain run fits; more is allowed. Errors call the value `what`.
+    memory of any plan without recomputation; at 100% the plain run fits; more is allowed. Where nothing has bytes, each
+    is one byte. Errors call the value `what`.
 
     Examples
     --------
@@ -41,7 +42,7 @@ def parse_memory(value: object, problem: Problem, what: str = "the memory") -> B
     if isinstance(read, Bytes):
         return read
     least, most = least_memory(problem), peak_memory(problem)
-    return whole_bytes(least + read * (most - least), what, value, MEMORY_FORMS, "%")
+    return whole_bytes(max(1, least + read * (most - least)), what, value, MEMORY_FORMS, "%")
 
 
 def read_memory(value: object, what: str) -> Bytes | Fraction:

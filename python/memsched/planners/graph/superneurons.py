@@ -23,6 +23,8 @@ from memsched.support.types import Quantity
 # What is dear to run again: convolutions and matrix products, as formulas and as PyTorch call them; a chain's stages.
 _DEAR = ("conv", "convolution", "fc", "mm", "addmm", "bmm", "baddbmm", "stage")
 
+_MOST_RUNS = 1 << 18  # of a plan: about 10 s
+
 Strategy = Literal["cost", "speed", "memory"]
 
 
@@ -114,6 +116,7 @@ class _Runtime:
     wanted: Counter[str] = field(default_factory=Counter)  # by runs that are sure to come next
     at: int = 0  # the op that runs, or for which others run again
     live: int = 0
+    runs: int = 0
 
     def step(self, inputs: Iterable[str]) -> list[dict[str, Any]]:
         """Run all ops; `inputs` are on the device at time 0."""
@@ -168,6 +171,11 @@ class _Runtime:
         return made
 
     def _run(self, at: int) -> None:
+        self.runs += 1
+        if self.runs > _MOST_RUNS:
+            raise LimitError(
+                f"superneurons has no plan with at most {_MOST_RUNS:,} runs of ops; strategy='speed' has fewer"
+            )
         op, sizes = self.net.ops[at], self.net.sizes
         locked = {*op["reads"], *op["writes"]}
         for name in op["reads"]:
@@ -296,7 +304,8 @@ def superneurons(
     back one dear op ahead, where there is room. Dear are convolutions and matrix products. Recomputation: the outputs
     of other ops of the forward are dropped after their last use there, and a segment of them, up to the nearest dear
     ones, runs again when the backward reads one. An op takes its fastest algorithm whose workspace fits at that moment.
-    The fastest of four plans counts: with and without the cache and recomputation. O(ops) for each.
+    The fastest of four plans counts: with and without the cache and recomputation. A segment of k ops that is dropped
+    after each use runs k (k + 1) / 2 ops again; a plan of more than 2^18 runs is left out.
 
     Parameters
     ----------
