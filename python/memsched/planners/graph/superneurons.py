@@ -173,9 +173,7 @@ class _Runtime:
     def _run(self, at: int) -> None:
         self.runs += 1
         if self.runs > _MOST_RUNS:
-            raise LimitError(
-                f"superneurons has no plan with at most {_MOST_RUNS:,} runs of ops; strategy='speed' has fewer"
-            )
+            raise LimitError(f"superneurons has no plan of at most {_MOST_RUNS:,} runs; strategy='speed' needs fewer")
         op, sizes = self.net.ops[at], self.net.sizes
         locked = {*op["reads"], *op["writes"]}
         for name in op["reads"]:
