@@ -128,6 +128,16 @@ def test_a_plan_says_how_long_planning_took_in_all() -> None:
     assert ms.plan(chain, "40%", "12GB/s").runtime >= ms.rotor(chain, "40%", "12GB/s").runtime
 
 
+def test_a_report_says_why_it_takes_long(tmp_path: Path) -> None:
+    """Without a terminal it said nothing for a minute."""
+    result, page = tmp_path / "r.json", tmp_path / "r.html"
+    run(f"plan {SMALL} -m 40% -p greedy -o {result}")
+    said = "planning by every planner, for the comparison; --no-compare is quicker\n"
+    assert run(f"report {result} -o {page}").startswith(said)
+    assert said not in run(f"report {result} --no-compare -o {page}")
+    assert run(f"report {result} -q -o {page}") == ""
+
+
 def test_planners_are_named_alike_everywhere() -> None:
     chain = ms.profiles.load(SMALL)
     for named in ("greedy,rotor", "greedy, rotor", ["greedy", "rotor"], ("greedy", "rotor"), ["greedy,rotor"]):

@@ -414,6 +414,14 @@ def test_a_picture_is_as_wide_as_a_screen_and_its_page_is_white() -> None:
             assert read.convert("RGBA").getpixel((0, 0)) == (255, 255, 255, 255)
 
 
+def test_in_a_dark_notebook_a_picture_is_dark() -> None:
+    """A white page shone in it. Jupyter, VS Code, Colab and Sphinx each tell otherwise that they are dark."""
+    shown = ms.greedy(ms.profiles.load("resnet18-224-b32"), "40%", "12GB/s")._repr_html_()
+    for where in ("body[data-jp-theme-light=false]", "body.vscode-dark", "html[theme=dark]", "html[data-theme=dark]"):
+        assert f"{where} .memsched img" in shown
+    assert "invert(" in shown
+
+
 def test_tables_of_problems_and_schedules_are_small() -> None:
     graph = ms.profiles.load_graph("resnet18-224-b32")
     family = ms.GraphFamily(step, 4)

@@ -10,7 +10,7 @@ import click
 from memsched.cli import inputs, outputs
 from memsched.cli.complete import complete_files
 from memsched.cli.inputs import Machine
-from memsched.cli.show import answer, working
+from memsched.cli.show import answer, quiet, say, working
 from memsched.errors import InvalidInputError, MemschedError, ScheduleError
 from memsched.problems.problem import name_of
 from memsched.result import Result
@@ -86,10 +86,12 @@ def report(
             return _sweep(stores[0], output, as_json)
     elif points:
         raise click.UsageError("--point needs the store of a sweep; leave it out")
-    with working("planning") as say:
-        names = list(points) or [Path(path).stem for path in sources]
+    names = list(points) or [Path(path).stem for path in sources]
+    if (len(names) == 1 if compare is None else compare) and not quiet():
+        say("planning by every planner, for the comparison; --no-compare is quicker")
+    with working("planning") as say_how_far:
         results = [_point(stores[0], key) for key in points] or [_read_result(path) for path in sources]
-        write_report(results, output, names=names, compare=compare, time_limit=time_limit, progress=say)
+        write_report(results, output, names=names, compare=compare, time_limit=time_limit, progress=say_how_far)
     found = [{"problem": one.problem.name, "planner": one.planner, "makespan": one.makespan} for one in results]
     lines = [f"{one.planner} on {name_of(one.problem)}, makespan {format_seconds(one.makespan)}" for one in results]
     answer(as_json, lambda: {"output": output, "results": found}, *lines, saved=[output])

@@ -55,9 +55,10 @@ def chain_from_frame(
     The columns have the names of the parameters of `Chain`. `forward_time`, `backward_time` and `activation` are
     required; `gradient`, `saved`, `forward_overhead`, `transient_overhead`, `backward_overhead`, `resident` and `name`
     (of the stage) are optional. The first row is the input of the network: its two times are empty, and its
-    `activation` and `gradient` are those of the input. `resident` has the bytes of a stage that never move; the chain
-    has their sum, and what the argument adds. Empty cells, and columns that are left out, have the defaults of `Chain`;
-    the default of `gradient` is `activation`, but 0 for the input. Empty are None, NaN and, but for names, blank texts.
+    `activation` and `gradient` are those of the input; its name is not kept. `resident` has the bytes of a stage that
+    never move; the chain has their sum, and what the argument adds. Empty cells, and columns that are left out, have
+    the defaults of `Chain`; the default of `gradient` is `activation`, but 0 for the input. Empty are None, NaN and,
+    but for names, blank texts.
     An index that is named as a column, such as `name`, is that column. A data frame of `Chain.to_pandas` holds
     all but `name`, `provenance` and `pieces`: give the first two again.
 
