@@ -247,7 +247,7 @@ def test_what_is_not_in_the_last_digits_is_no_other_order(monkeypatch: pytest.Mo
     """`verify` took a gradient that is 140 % off, as that of aot_eager, for one that was summed in another order."""
     model, x = grouped("hardswish")
     plan = mt.plan(model, (x,), budget="50%")
-    assert plan.verify(model, (x,)).peak_memory <= plan.result.schedule.budget
+    assert plan.verify(model, (x,)).difference < 1e-5
     monkeypatch.setattr("memsched.torch.compiled.rewrite.order_of", lambda example: None)
-    with pytest.raises(MemschedError, match=r"AOTAutograd changes the gradient of parts\.0\.\w+ in more than the last"):
+    with pytest.raises(MemschedError, match=r"AOTAutograd changes the gradient of parts\.0\.\w+ by \d\d+%, also"):
         plan.verify(model, (x,))

@@ -260,7 +260,7 @@ def write_placement(path: str | os.PathLike[str], placement: Placement) -> None:
     [0, 3]
     """
     checks.kind("placement", placement, Placement)
-    write_buffers(check_named(path_of(path), "CSV", ".csv", ".txt"), placement.buffers, placement.offsets)
+    write_buffers(check_named(path_of(path), "CSV", ".csv"), placement.buffers, placement.offsets)
 
 
 def _reader(buffers: object) -> str:

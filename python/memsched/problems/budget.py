@@ -42,7 +42,7 @@ def parse_memory(value: object, problem: Problem, what: str = "the memory") -> B
     if isinstance(read, Bytes):
         return read
     least, most = least_memory(problem), peak_memory(problem)
-    return whole_bytes(max(1, least + read * (most - least)), what, value, MEMORY_FORMS, "%")
+    return whole_bytes(max(Fraction(1), least + read * (most - least)), what, value, MEMORY_FORMS, "%")
 
 
 def read_memory(value: object, what: str) -> Bytes | Fraction:

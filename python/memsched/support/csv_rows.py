@@ -56,7 +56,7 @@ def _cell(value: Any) -> Any:
 
 def write_csv(path: str | os.PathLike[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """Write such lines to a file."""
-    write_bytes(check_named(path_of(path), "CSV", ".csv", ".txt"), csv_of(rows).encode())
+    write_bytes(check_named(path_of(path), "CSV", ".csv"), csv_of(rows).encode())
 
 
 def listed(names: Iterable[object], most: int = 10) -> str:

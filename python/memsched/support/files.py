@@ -18,7 +18,6 @@ MOST_BYTES = 1 << 28  # limit of an input file, 256 MiB; as JSON it becomes giga
 _NAMED = {
     **dict.fromkeys((".png", ".svg", ".pdf", ".jpg", ".html", ".htm"), "a picture"),
     **dict.fromkeys((".tsv", ".xlsx"), "a table"),
-    **dict.fromkeys((".txt", ".md"), "a text"),
     **{
         ".csv": "CSV",
         ".parquet": "Parquet",

@@ -162,26 +162,27 @@ def first_difference(expected: Step, found: Step) -> str | None:
     return None
 
 
-def far_apart(expected: Step, found: Step) -> str | None:
-    """The first output or gradient that differs by more than half of its digits, in words; None where none does.
+def distance(expected: Step, found: Step) -> tuple[float, str]:
+    """The largest difference of an output or a gradient, as a share of its norm; and which it is, in words.
 
-    What is nothing but rounding, as the gradient of a bias before a normalisation, is small beside the others.
+    What is nothing but rounding, as the gradient of a bias before a normalisation, has no norm of its own: it counts as
+    1/256 of the largest.
     """
+    largest, where = 0.0, ""
     for what, wanted, got in (
         ("output", _numbered(expected.outputs), _numbered(found.outputs)),
         ("gradient of", expected.gradients, found.gradients),
     ):
         exact = {name: _in_double(one) for name, one in wanted.items() if one is not None}
-        largest = max(map(_norm, exact.values()), default=0.0)
+        rounding = max(map(_norm, exact.values()), default=0.0) / 256
         for name, one in exact.items():
-            given, other = wanted[name], got.get(name)
-            assert given is not None
+            other = got.get(name)
             if other is None or not torch.equal(one.isfinite(), _in_double(other).isfinite()):
-                return f"{what} {name}"
-            rounding = torch.finfo(given.dtype).eps if given.is_floating_point() or given.is_complex() else 0.0
-            if _norm(one - _in_double(other)) > rounding**0.5 * _norm(one) + rounding**0.75 * largest:
-                return f"{what} {name}"
-    return None
+                return float("inf"), f"{what} {name}"
+            gap = _norm(one - _in_double(other))
+            if gap > largest * (size := _norm(one) + rounding):
+                largest, where = gap / size, f"{what} {name}"
+    return largest, where
 
 
 def _in_double(one: torch.Tensor) -> torch.Tensor:
