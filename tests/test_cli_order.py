@@ -120,7 +120,7 @@ class TestPlace:
         assert run("place", "b.csv", "-o", "p.csv", "--plot", "p.svg").endswith("saved in p.csv\nsaved in p.svg\n")
         placed = ms.read_buffers("p.csv")
         assert ms.validate_placement(placed, [buffer.offset for buffer in placed]) == 7
-        assert "3 of them at fixed offsets" in run("place", "p.csv")
+        assert "3, 3 at fixed offsets" in run("place", "p.csv")
         run("place", "b.csv", "-o", "p.json", "--method", "greedy")
         assert ms.Placement.from_json("p.json").method == "greedy"
         again = json.loads(run("place", "p.json", "--json"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memsched as ms
@@ -167,6 +167,7 @@ def test_bad_input(options: dict[str, object], words: str) -> None:
 
 
 @pytest.mark.slow
+@settings(max_examples=30)
 @given(
     chains(max_stages=6), st.floats(0, 1), st.sampled_from([0.0, 0.5, 2.0, float("inf")]), st.sampled_from([None, 3])
 )

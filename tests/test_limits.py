@@ -344,7 +344,7 @@ def test_pofo_keeps_its_limit_where_nothing_prunes(limit: float) -> None:
     kept(limit, lambda chain: ms.pofo(chain, least, 3e9, time_limit=limit, threads=1), chain)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_auto_needs_no_minutes_where_pofo_does() -> None:
     chain = ms.profiles.load("densenet121-1000-b2")
     takes(20, lambda chain: ms.plan(chain, ms.min_memory(chain, "pofo"), 12.2e9), chain)

@@ -170,6 +170,7 @@ def test_an_input_of_several_graphs_learns(mode: str) -> None:
     trained(two_graphs, less, mode, learns=True)
 
 
+@pytest.mark.slow
 def test_a_first_step_above_the_budget_is_told() -> None:
     """The first graph keeps all that the budget allows, before it is known that others follow."""
     torch.manual_seed(0)

@@ -174,18 +174,24 @@ def test_caches_of_functions_keep_no_tensors_without_data(between: bool, cached:
     assert trains(model, loss)
 
 
-@pytest.mark.parametrize("planned", ["plan", "loss", "plan_step"])
+KEEPERS: list[tuple[Callable[[], torch.Tensor], str]] = [
+    (into_slots, "an object of type Slots"),
+    (lambda: KEPT.setdefault("w", torch.ones(64)), "an object of type Kept"),
+    (into_thread, "an object of type dict"),
+    (into_library, "the module torch.nn.functional"),
+    (lambda: next(ENDLESS), "the generator endless"),
+]
+
+
 @pytest.mark.parametrize(
-    ("kept", "named"),
+    ("planned", "kept", "named"),
     [
-        (into_slots, "an object of type Slots"),
-        (lambda: KEPT.setdefault("w", torch.ones(64)), "an object of type Kept"),
-        (into_thread, "an object of type dict"),
-        (into_library, "the module torch.nn.functional"),
-        (lambda: next(ENDLESS), "the generator endless"),
+        pytest.param(way, *keeper, marks=() if (k + w) % 3 == 0 else pytest.mark.slow)
+        for k, keeper in enumerate(KEEPERS)
+        for w, way in enumerate(("plan", "loss", "plan_step"))
     ],
 )
-def test_what_else_keeps_them_is_named(kept: Callable[[], torch.Tensor], named: str, planned: str) -> None:
+def test_what_else_keeps_them_is_named(planned: str, kept: Callable[[], torch.Tensor], named: str) -> None:
     """And a step that ran before is what helps."""
     global SLOTS, ENDLESS
     SLOTS, ENDLESS = Slots(), endless()

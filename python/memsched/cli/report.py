@@ -87,10 +87,10 @@ def report(
     elif points:
         raise click.UsageError("--point needs the store of a sweep; leave it out")
     names = list(points) or [Path(path).stem for path in sources]
-    if (len(names) == 1 if compare is None else compare) and not quiet():
-        say("planning by every planner, for the comparison; --no-compare is quicker")
     with working("planning") as say_how_far:
         results = [_point(stores[0], key) for key in points] or [_read_result(path) for path in sources]
+        if (len(names) == 1 if compare is None else compare) and not quiet():
+            say("planning by every planner, for the comparison; --no-compare is quicker")
         write_report(results, output, names=names, compare=compare, time_limit=time_limit, progress=say_how_far)
     found = [{"problem": one.problem.name, "planner": one.planner, "makespan": one.makespan} for one in results]
     lines = [f"{one.planner} on {name_of(one.problem)}, makespan {format_seconds(one.makespan)}" for one in results]

@@ -92,8 +92,8 @@ def verified(
             difference, where = max((difference, where), distance(expected, found))
             if difference > _MOST:
                 raise MemschedError(
-                    f"AOTAutograd changes the {where} by {difference:.0%}, also where nothing is planned. That is no other "
-                    'order of sums; torch.compile(model, backend="aot_eager") does so, too: report it to PyTorch'
+                    f"AOTAutograd changes the {where} by {difference:.0%}, also where nothing is planned. That is no "
+                    'other order of sums; torch.compile(model, backend="aot_eager") does so, too: report it to PyTorch'
                 )
             reordered = different
     if peak > plan.result.schedule.budget:
