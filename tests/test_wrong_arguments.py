@@ -287,3 +287,9 @@ def test_public_functions_are_what_they_were(name: str) -> None:
     assert (call.__doc__, call.__name__, call.__qualname__) == (inner.__doc__, inner.__name__, inner.__qualname__)
     assert call.__globals__ is inner.__globals__
     assert pickle.loads(pickle.dumps(call)) is call
+
+
+def test_a_mistyped_word_for_what_has_another_name() -> None:
+    """`memory` gave M, and `memroy` nothing."""
+    with pytest.raises(ms.ArgumentError, match="did you mean 'M'"):
+        ms.plan(ms.profiles.load("resnet18-224-b32"), memroy="40%")  # type: ignore[call-arg]

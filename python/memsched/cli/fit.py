@@ -120,7 +120,7 @@ def _summary(found: Fit) -> Table:
 
 def _table(found: Fit) -> Table:
     batches = any(one.largest_batch is not None for one in found.ways)
-    table = new_table("way", "peak memory", "forward, backward", *(["largest batch"] if batches else []))
+    table = new_table("way", "peak memory", "time", *(["largest batch"] if batches else []))
     for one in found.ways:
         spare = one.note == LARGER  # what it needs for this batch is of no use
         cells = [

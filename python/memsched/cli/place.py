@@ -53,12 +53,11 @@ def _read(file: str) -> Result | Buffers:
 
 def _report(found: Placement, before: Result | None, after: Result | None, capacity: int | None) -> Any:
     proof = "proven lowest" if found.optimal else f"gap {format_percent(found.gap)}"
-    unit = unit_written(capacity)
+    unit = unit_written(capacity if before is None else before.device)
     fixed = sum(buffer.offset is not None for buffer in found.buffers)
     named = sum(buffer.name is not None for buffer in found.buffers)
-    kinds = (
-        "" if before is None else f": {counted(named, 'tensor')}, {counted(len(found.buffers) - named, 'workspace')}"
-    )
+    rest = len(found.buffers) - named if before is not None else 0
+    kinds = f": {counted(named, 'tensor')}, {counted(rest, 'workspace')}" if rest else ""
     where = f", {fixed} at {'a fixed offset' if fixed == 1 else 'fixed offsets'}" if fixed else ""
     rows = [
         ("buffers", f"{len(found.buffers)}{kinds}{where}"),

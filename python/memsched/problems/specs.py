@@ -73,6 +73,8 @@ def parse_model(spec: str) -> ModelSpec:
     body, _, options = spec.partition("?")
     family, colon, name = body.rpartition(":")
     if not (colon and family and name):
+        if body.endswith(".py"):
+            raise InvalidInputError(f"the model is {spec!r}; say which class or function of the file: {body}:Net")
         what = "has no family" if body.strip(":") else "is empty"
         raise InvalidInputError(f"the model is {spec!r}, which {what}; {_meant(body.strip(':'))}{SPEC_FORMS}")
     _refuse_call(body, "the model")

@@ -22,7 +22,7 @@ _OF_INPUT = ("activation", "gradient", "resident", "name")
 
 Columns = dict[str, Sequence[Any]]
 _MOST_TOLD, _MOST_KEPT = 5, 1000  # wrong cells in one error, and of which it is made
-_REAL, _SLOWEST = 1 << 20, 20e6  # bytes of a network that is no toy, and what any device saves in a second
+_SLOWEST = 20e6  # bytes that any device saves in a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def chain_from_frame(
     Warns
     -----
     UserWarning
-        The times are so long for the bytes that milliseconds were probably meant.
+        The times are so long for the bytes that other units were probably meant.
 
     Examples
     --------
@@ -186,10 +186,10 @@ def chain_of(
     except InvalidInputError as error:
         raise InvalidInputError(f"{table.name}: {error}") from error
     taken, saved = float(made.forward_time.sum() + made.backward_time.sum()), float(made.saved.sum())
-    if saved >= _REAL and taken * _SLOWEST > saved:
+    if taken * _SLOWEST > saved > 0:
         tell(
             f"the stages of {table.name} take {format_seconds(taken)} together, and save {format_bytes(saved)}: "
-            "numbers are seconds; where milliseconds are meant, write 3.1ms"
+            "numbers are seconds and bytes; where others are meant, write the units, such as 3.1ms and 64MiB"
         )
     return made
 

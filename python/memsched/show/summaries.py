@@ -199,7 +199,7 @@ def _fit(found: Fit) -> Table:
     verdict = "fit" if found.fits else "do not fit"
     return Table(
         title=f"{found.name}: {format_bytes(found.peak_memory)} {verdict} into {format_bytes(found.memory)}",
-        head=("way", "peak", "forward, backward", "largest batch"),
+        head=("way", "peak", "time", "largest batch"),
         rows=rows,
         note="\n".join([found.next_step, found.times, *found.notes]),
     )

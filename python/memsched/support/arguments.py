@@ -205,7 +205,10 @@ def meant(name: str, free: Collection[str]) -> str | None:
             for other in alike:
                 if other in free:
                     return other
-    return next(iter(get_close_matches(name, free, n=1)), None)
+    if close := get_close_matches(name, free, n=1):
+        return close[0]
+    known = get_close_matches(name, [one for alike in _ALIKE for one in alike], n=1, cutoff=0.75)
+    return meant(known[0], free) if known and known[0] != name else None
 
 
 for _kind in (Chain, Device, Graph, Schedule):

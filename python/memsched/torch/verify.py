@@ -80,7 +80,9 @@ def verified(
                 with counted(device) as meter:
                     found = tried(step)
         if [described(other.result)["steps"] for other in one.plans()[-1:]] != [described(plan.result)["steps"]]:
-            raise MemschedError("the step is not the one that was planned; plan it as it is now")
+            raise MemschedError(
+                "the step is not the one that was planned, as with inputs of other shapes; plan it as it is now"
+            )
         peak = max(peak, plan.process_bytes(meter.peak))
         different = first_difference(expected, found)
         if different is not None:
