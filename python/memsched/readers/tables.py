@@ -44,7 +44,8 @@ class Table:
             self.wrong.sort(key=lambda one: one[0])
             told = "; also ".join(f"{self.row(row)}: {words}" for row, words in self.wrong[:_MOST_TOLD])
             more = len(self.wrong) - _MOST_TOLD
-            raise InvalidInputError(f"{self.name}, {told}" + (f"; and {more} more" if more > 0 else ""))
+            rest = f"; and {more} {'or ' * (len(self.wrong) == _MOST_KEPT)}more" if more > 0 else ""
+            raise InvalidInputError(f"{self.name}, {told}{rest}")
 
 
 def chain_from_frame(

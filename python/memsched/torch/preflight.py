@@ -268,7 +268,8 @@ class _Asked:
         try:
             result = plan_within(graph, device, self._options.time_limit)
         except InfeasibleError:
-            return self._way(name, max(update, least(graph, device)), math.nan)
+            need = max(update, least(graph, device), self._memory + 1)  # no plan was found for what there is
+            return self._way(name, need, math.nan)
         return self._way(name, max(update, result.peak_memory), result.makespan)
 
     def _optimizer_on_host(self) -> list[Way]:
