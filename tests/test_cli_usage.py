@@ -194,7 +194,7 @@ def test_what_a_number_may_have_meant_is_told_once() -> None:
     with pytest.raises(ms.InfeasibleError) as error:
         ms.plan(ms.profiles.load(SMALL), "40")
     assert str(error.value).count("did you mean") == 1
-    nearest = r"one op alone needs at least [^()]+ \([^()]+\), and pofo, which comes nearest, "
+    nearest = r"one op alone needs at least [^()]+ \([^()]+\), [^,]+ of it resident, and pofo, which comes nearest, "
     assert re.search(nearest, str(error.value))
 
 

@@ -6,7 +6,7 @@ import gzip
 import json
 import os
 from copy import deepcopy
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from functools import lru_cache
 from importlib import resources
 from typing import Any
@@ -105,6 +105,7 @@ def _check_name(name: str, known: tuple[str, ...]) -> None:
     for beginning in filter(None, (joined, first)):  # "resnet-18" is resnet18 before it is any resnet
         near = near or [other for other in known if other.replace("-", "").startswith(beginning)]
     near = near or [other for other in known if get_close_matches(first, [other.split("-")[0]], cutoff=0.8)]
+    near.sort(key=lambda other: -SequenceMatcher(None, stem, other).ratio())
     lists = f"profiles.{'names' if known == names() else 'graph_names'}() and `memsched profiles` list them"
     hint = f"; similar names: {', '.join(near[:6])}" if near else f"; {lists}"
     raise InvalidInputError(f"no profile is named {name!r}{hint}")

@@ -63,7 +63,7 @@ def fit(
     output: str | None,
     as_json: bool,
 ) -> None:
-    """Say before training whether a PyTorch model fits a GPU, and what each way to make it fit costs.
+    """Say whether a PyTorch model fits a GPU, and what makes it fit.
 
     \b
     memsched fit --model transformers:gpt2 --input 8x1024:int --optimizer adamw --device h100 --memory 8GB

@@ -27,7 +27,7 @@ from memsched.study.comparison import Comparison
 from memsched.study.ladder import below, size_of
 from memsched.support import checks, quantities
 from memsched.support.docstrings import documented
-from memsched.support.formats import exact_bytes, format_percent, format_seconds, unit_written
+from memsched.support.formats import exact_bytes, format_bytes, format_percent, format_seconds, unit_written
 from memsched.support.memo import once_per_object
 from memsched.support.types import Quantity
 
@@ -314,6 +314,8 @@ def _none_found(problem: Problem, device: Device, found: Mapping[str, Result | M
     least, unit = least_memory(problem), unit_written(device)
     budget = told_memory(device.memory, unit, problem)
     needs = told_bytes(least, unit, problem, up=True)
+    if resident := graph_of(problem).resident:
+        needs += f", {format_bytes(resident, unit)} of it resident"
     if device.memory < least:
         said = f"no plan fits '{problem.name}' into {budget}: one op alone needs at least {needs}"
         name = next((name for name, one in infeasible.items() if one is nearest), None)
