@@ -38,6 +38,7 @@ MISTAKES = [
     ("plann x", "there is no command 'plann'; did you mean 'plan'. See 'memsched --help'"),
     ("colour", "there is no command 'colour'; the commands are compare, plan, "),
     (f"plan {SMALL} --memroy 40%", "there is no option --memroy; did you mean --memory. See 'memsched plan --help'"),
+    (f"frontier {SMALL} --plot a.png", "there is no option --plot; did you mean --output"),
     (f"plan {SMALL} -z", "there is no option -z; see 'memsched plan --help'"),
     ("-m 40%", "the option -m comes after the command, as in 'memsched compare .. -m'"),
     (f"order {SMALL} --method lsted", "--method is 'lsted'; did you mean 'listed'. It must be one of search, ilp, "),

@@ -12,6 +12,7 @@ from memsched.support import checks
 _UNKNOWN = re.compile(r"No such command '(.*?)'")
 _EXTRA = re.compile(r"Got unexpected extra arguments? \((.*)\)")
 SIZE = re.compile(r"\d.*(%|b)", re.IGNORECASE)
+_OUTPUT = ("--plot", "--picture", "--save", "--out", "--file")  # what some commands or other tools call it
 _VALUE = re.compile(r".*: '?(.*?)'? is not (?:one of|in the range|a valid integer)", re.DOTALL)
 
 
@@ -90,9 +91,8 @@ def _no_option(name: str, command: click.Command) -> str:
     after = next((one.name for one in commands if any(name in option.opts for option in one.params)), None)
     if after:
         return f"the option {name} comes after the command, as in 'memsched {after} .. {name}'"
-    near = checks.close(
-        name, [name for one in command.params for name in (*one.opts, *one.secondary_opts) if "-" in name]
-    )
+    known = [name for one in command.params for name in (*one.opts, *one.secondary_opts) if "-" in name]
+    near = "--output" if name in _OUTPUT and "--output" in known else checks.close(name, known)
     return f"there is no option {name}; did you mean {near}?" if near else f"there is no option {name}"
 
 
