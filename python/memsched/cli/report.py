@@ -10,7 +10,7 @@ import click
 from memsched.cli import inputs, outputs
 from memsched.cli.complete import complete_files
 from memsched.cli.inputs import Machine
-from memsched.cli.show import answer, quiet, say, working
+from memsched.cli.show import answer, live, quiet, say, working
 from memsched.errors import InvalidInputError, MemschedError, ScheduleError
 from memsched.problems.problem import name_of
 from memsched.result import Result
@@ -86,12 +86,19 @@ def report(
             return _sweep(stores[0], output, as_json)
     elif points:
         raise click.UsageError("--point needs the store of a sweep; leave it out")
-    names = list(points) or [Path(path).stem for path in sources]
     with working("planning") as say_how_far:
+        unsaid = not (as_json or quiet() or live())
+
+        def planning(text: str) -> None:
+            nonlocal unsaid
+            if unsaid:
+                say("planning by every planner, for the comparison; --no-compare is quicker")
+            unsaid = False
+            say_how_far(text)
+
+        names = list(points) or [Path(path).stem for path in sources]
         results = [_point(stores[0], key) for key in points] or [_read_result(path) for path in sources]
-        if (len(names) == 1 if compare is None else compare) and not quiet():
-            say("planning by every planner, for the comparison; --no-compare is quicker")
-        write_report(results, output, names=names, compare=compare, time_limit=time_limit, progress=say_how_far)
+        write_report(results, output, names=names, compare=compare, time_limit=time_limit, progress=planning)
     found = [{"problem": one.problem.name, "planner": one.planner, "makespan": one.makespan} for one in results]
     lines = [f"{one.planner} on {name_of(one.problem)}, makespan {format_seconds(one.makespan)}" for one in results]
     answer(as_json, lambda: {"output": output, "results": found}, *lines, saved=[output])
