@@ -105,7 +105,8 @@ def _check_name(name: str, known: tuple[str, ...]) -> None:
     for beginning in filter(None, (joined, first)):  # "resnet-18" is resnet18 before it is any resnet
         near = near or [other for other in known if other.replace("-", "").startswith(beginning)]
     near = near or [other for other in known if get_close_matches(first, [other.split("-")[0]], cutoff=0.8)]
-    near.sort(key=lambda other: -SequenceMatcher(None, stem, other).ratio())
+    if stem.count("-") > 1:  # more than a family
+        near.sort(key=lambda other: -SequenceMatcher(None, stem, other).ratio())
     lists = f"profiles.{'names' if known == names() else 'graph_names'}() and `memsched profiles` list them"
     hint = f"; similar names: {', '.join(near[:6])}" if near else f"; {lists}"
     raise InvalidInputError(f"no profile is named {name!r}{hint}")

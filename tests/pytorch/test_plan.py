@@ -52,6 +52,24 @@ def make(model: nn.Module, x: torch.Tensor, budget: Any = "40%", **options: Any)
     return ms.torch.plan(model, (x,), **{"budget": budget, "device": V100} | options)
 
 
+def test_the_report_names_modules(model: nn.Sequential, x: torch.Tensor, tmp_path: Path) -> None:
+    """It named 15 operations, and `addmm_2` is no part of a model that anybody knows."""
+    plan = make(model, x, bandwidth=0)
+    (line,) = re.findall(r"what is recomputed\n.*\n(.*)\n", plan.report())
+    assert re.fullmatch(r"  (in|most of it in) +[0-3]\.[0-3](, [0-3]\.[0-3])*( and \d+ other modules?)?", line)
+    assert {name.partition("_")[0] for name, module in plan.plan.modules.items() if module == "2.0"} <= {"addmm", "t"}
+    moved = make(model, x, bandwidth="1TB/s")
+    assert re.search(r"to the host .*\n  (in|most of it in) +[0-3]\.[0-3]", moved.report())
+    plan.save(tmp_path / "plan.json")
+    assert TorchPlan.load(tmp_path / "plan.json").report() == plan.report()
+    document = json.loads((tmp_path / "plan.json").read_text())
+    document["plan"]["modules"] = dict.fromkeys(document["plan"]["modules"], "\x1b[2J")
+    assert "\x1b" not in TorchPlan.load(json.dumps(document)).report()
+    document["plan"]["modules"] = ["a"]
+    with pytest.raises(InvalidInputError, match="the plan cannot be read"):
+        TorchPlan.load(json.dumps(document))
+
+
 def losses(model: nn.Module, x: torch.Tensor, steps: int = 4) -> list[float]:
     torch.manual_seed(2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

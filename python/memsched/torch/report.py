@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from memsched.errors import visible
 from memsched.problems.problem import peak_memory
 from memsched.result import Result
 from memsched.support.formats import (
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
     from memsched.torch.compiled.plan import CompiledPlan
 
+_LISTED = 5  # modules
 NO_OPTIMIZER = "no optimizer was given, and none is counted"
 
 
@@ -71,6 +75,8 @@ def describe(plan: CompiledPlan) -> str:
     rounds = sum(count for _, count in result.schedule.rounds)
     runs_once = sum(op["choices"][0]["time"] for op in operations) * rounds  # seconds
     again = f"{counted(len(result.recomputed), 'operation')} in {format_seconds(timeline.recompute_time)}"
+    writers = {name: op["name"] for op in operations for name in op["writes"]}
+    sizes = {tensor["name"]: tensor["size"] for tensor in result.graph.tensors}
     lines = [
         f"{result.graph.name}: {counted(len(operations), 'operation')}, planned by {result.planner}",
         *_rounds(result),
@@ -91,14 +97,27 @@ def describe(plan: CompiledPlan) -> str:
         "",
         "what moves",
         f"  to the host      {format_bytes(timeline.bytes_out, unit)} in {counted(len(result.offloaded), 'tensor')}",
+        *_most_in(plan, {writers[name]: sizes[name] for name in result.offloaded if name in writers}),
         f"  and back         {format_bytes(timeline.bytes_in, unit)}",
         f"  link             {_describe_link(result)}",
         "",
         "what is recomputed",
         f"  {again if result.recomputed else 'nothing'}",
+        *_most_in(plan, {op["name"]: op["choices"][0]["time"] for op in operations if op["name"] in result.recomputed}),
         *_checkpointed(plan.checkpointed),
     ]
     return "\n".join(lines)
+
+
+def _most_in(plan: CompiledPlan, amounts: Mapping[str, float]) -> list[str]:
+    """The modules with the largest amounts, by operation."""
+    sums: dict[str, float] = defaultdict(float)
+    for operation, amount in amounts.items():
+        if operation in plan.modules:
+            sums[plan.modules[operation]] += amount
+    listed = [visible(name) for name in sorted(sums, key=lambda name: -sums[name])[:_LISTED]]
+    more = f" and {counted(len(sums) - len(listed), 'other module')}" if len(sums) > len(listed) else ""
+    return [f"  {'most of it in' if more else 'in':15}  {', '.join(listed)}{more}"] if listed else []
 
 
 def _rounds(result: Result) -> list[str]:
@@ -123,7 +142,7 @@ def _arena(result: Result, unit: str) -> list[str]:
 
 
 def _above(makespan: float, least: float) -> str:
-    return format_percent(makespan / least - 1) if least > 0 else "none"
+    return format_percent(max(0.0, makespan / least - 1)) if least > 0 else "none"
 
 
 def _describe_link(result: Result) -> str:

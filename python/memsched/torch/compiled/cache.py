@@ -18,7 +18,7 @@ from memsched.support.documents import Document, check_keys, read_document, writ
 FORMAT = "memsched-compiled/2"
 _UNUSABLE = (MemschedError, OSError, ValueError)  # of a folder or a file; the last, if its name cannot be encoded
 _KEYS = ("costs", "source", "device", "planner", "params", "steps")
-_OPTIONAL = ("checkpointed", "strides_differ")  # not in those of some versions; the latter is of no use any more
+_OPTIONAL = ("checkpointed", "modules", "strides_differ")  # not in those of some versions; the last is of no use now
 
 
 def folder() -> Path | None:

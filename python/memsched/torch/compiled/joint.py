@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,6 +116,15 @@ class Joint:
     def operation_of(self, node: fx.Node) -> int | None:
         """The operation that a node is; None for views, numbers, and what is given."""
         return self._operation_at.get(node)
+
+
+def modules_in(joint: Joint, start: str) -> Iterator[tuple[str, str]]:
+    """Operations of the forward, whose names begin so, and the modules to which they belong, by their paths."""
+    for op in joint.operations:
+        for path, *_ in list((op.node.meta.get("nn_module_stack") or {}).values())[-1:]:
+            below = re.sub(r"^L\['\w+'\]\.?", "", str(path))
+            if below:  # not the model itself
+                yield start + op.node.name, re.sub(r"_modules\['(\w+)'\]", r"\1", below)
 
 
 def run_again(joint: Joint) -> set[int]:

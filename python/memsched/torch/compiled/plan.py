@@ -6,7 +6,8 @@ import bisect
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -23,8 +24,8 @@ from memsched.support.documents import Document, fields, plain
 from memsched.support.formats import format_bytes, unit_written
 from memsched.support.units import parse_bandwidth, parse_bytes
 from memsched.torch.compiled import cache
-from memsched.torch.compiled.as_graph import LEAVE, Cost, Resident, Visit, in_order, no_costs, step_graph
-from memsched.torch.compiled.joint import run_again
+from memsched.torch.compiled.as_graph import LEAVE, Cost, Resident, Visit, in_order, no_costs, prefix, step_graph
+from memsched.torch.compiled.joint import modules_in, run_again
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.times import disturbed, measured_costs, modelled_costs
 from memsched.torch.link import default_host_memory, measure_link
@@ -55,6 +56,8 @@ class CompiledPlan(ShowsResult):
         How many operations plain PyTorch runs again, since the model itself checkpoints them; this plan need not.
     compiled : int, optional
         The peak of compiled code, which may hold more than the tensors of the plan, or less.
+    modules : dict
+        Of operations of the forward, the module that they belong to, such as "blocks.0.norm".
     """
 
     result: Result
@@ -62,6 +65,7 @@ class CompiledPlan(ShowsResult):
     times: str
     checkpointed: int = 0
     compiled: int | None = None
+    modules: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def visits(self) -> int:
@@ -85,7 +89,9 @@ class CompiledPlan(ShowsResult):
 
 def compiled_plan(result: Result, resident: Resident, document: Document) -> CompiledPlan:
     """With what a document of plans tells of their step."""
-    return CompiledPlan(result, resident, str(document["source"]), int(document.get("checkpointed", 0)))
+    modules = {str(name): str(module) for name, module in dict(document.get("modules", {})).items()}
+    checkpointed = int(document.get("checkpointed", 0))
+    return CompiledPlan(result, resident, str(document["source"]), checkpointed, modules=modules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +113,7 @@ def timed(
         "costs": [[list(cost) for cost in each] for each in costs],
         "source": source,
         "checkpointed": sum(len(run_again(visit.joint)) for visit in visits),
+        "modules": dict(chain.from_iterable(modules_in(v.joint, prefix(k, len(visits))) for k, v in enumerate(visits))),
     }
     return Timed(step_graph(visits, returns, costs, resident=held.total, name=name), facts, link)
 
