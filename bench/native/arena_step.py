@@ -220,7 +220,7 @@ class ArenaStep:
             for base in (storage.base for storage in joint.storages)
             for one, number in zip(tensors_of(base.meta["val"]), joint.storages_of(base), strict=True)
         }
-        joint.looked_at.clear()  # a request of a call that lays out a result anew would have no name
+        joint.looked_at = None  # a request of a call that lays out a result anew would have no name
         self.requests = self._rehearse()
         inside = {
             op.node.name: [one.place + one.bytes for one in self.requests[_key(op.node)] if one.name == ""]

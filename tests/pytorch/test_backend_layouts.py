@@ -13,6 +13,9 @@ from torch.nn import functional
 import memsched.torch as mt
 from memsched.errors import InfeasibleError, MemschedError
 from memsched.torch.compiled.groups import plans
+from memsched.torch.compiled.look import look
+from memsched.torch.compiled.options import Options
+from memsched.torch.compiled.times import _Tried, measured_costs
 from memsched.torch.compiled.unit import counted
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from pytorch.allocator import allocator_peak
@@ -251,3 +254,18 @@ def test_what_is_not_in_the_last_digits_is_no_other_order(monkeypatch: pytest.Mo
     monkeypatch.setattr("memsched.torch.compiled.rewrite.order_of", lambda example: None)
     with pytest.raises(MemschedError, match=r"AOTAutograd changes the gradient of parts\.\d\.\w+ by \d\d+%, also"):
         plan.verify(model, (x,))
+
+
+@pytest.mark.parametrize("mode", ["eager", "inductor"])
+def test_what_lies_as_traced_with_one_size_may_not_with_another(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once seen to lie so, an operation was left alone for good."""
+    model, x = grouped("hardswish")
+    options = Options(budget="100%", mode=mode, device="here")
+    (visit,) = look(model, (x,), {}, options).visits
+    every = {op.node for op in visit.joint.operations}
+    assert visit.joint.looked_at == (every if mode == "eager" else None)
+    for size, known in ((0, set()), (8, every), (None, every), (0, set())):
+        monkeypatch.setattr("memsched.torch.compiled.times._tried", lambda *_, size=size: _Tried(1.0, 1.0, size))
+        costs, _ = measured_costs(visit.joint, visit.sizes)
+        assert visit.joint.looked_at == (known if mode == "eager" else None)
+        assert {cost.workspace for cost in costs} == {(size or 0) if mode == "eager" else 0}

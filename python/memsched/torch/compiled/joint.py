@@ -57,8 +57,8 @@ class Joint:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))  # where most of the bytes are
     loose: frozenset[Any] = frozenset()
     """The symbols of whole numbers that are part of no tensor's size: no plan depends on their values."""
-    looked_at: set[fx.Node] = field(default_factory=set)
-    """Operations whose results may lie otherwise than traced: they are laid out as traced, where code runs them."""
+    looked_at: set[fx.Node] | None = None
+    """Operations whose results may lie otherwise than traced: they are laid out as traced. None: whose code does so."""
     operations: list[Operation] = field(default_factory=list)  # as they were traced, forward before backward
     storages: list[Storage] = field(default_factory=list)
     folded: dict[fx.Node, list[int]] = field(default_factory=dict)

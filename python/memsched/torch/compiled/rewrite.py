@@ -171,7 +171,7 @@ class _Half:
 
     def _laid(self, op: Any, node: fx.Node, value: fx.Node) -> fx.Node:
         """A result of an operation as it was traced."""
-        order = order_of(node.meta.get("val")) if op.node in self.joint.looked_at else None
+        order = order_of(node.meta.get("val")) if op.node in (self.joint.looked_at or ()) else None
         if order is None:
             return value
         sizes, strides = self.writer.sizes, node.meta["val"].stride()

@@ -62,10 +62,10 @@ def measured_costs(joint: Joint, sizes: Sizes) -> tuple[list[Cost], str]:
     with torch.no_grad(), generators_unchanged():
         for op in joint.operations:
             tried = _passed(op.node, sizes) if op.once else _tried(op.node, sizes)
-            if tried.otherwise == 0:
-                joint.looked_at.discard(op.node)
-            elif tried.otherwise and op.node in joint.looked_at:  # they are there twice while they are laid out anew
-                tried = tried._replace(workspace=tried.workspace + tried.otherwise)
+            if joint.looked_at is not None:  # with other sizes than before, perhaps
+                (joint.looked_at.discard if tried.otherwise == 0 else joint.looked_at.add)(op.node)
+                # While a result is laid out anew, it is there twice.
+                tried = tried._replace(workspace=tried.workspace + (tried.otherwise or 0))
             all_tried.append(tried)
             more.append(sum(_beyond_a_pass(one, sizes) for one in _into(joint, op)))
     by_host = sum(one.issued for one in all_tried) > sum(one.seconds for one in all_tried)

@@ -63,7 +63,7 @@ class Unit:
     def __init__(self, module: fx.GraphModule, results: int, static: Sequence[int], group: Group) -> None:
         self.joint: Joint = read_joint(module, results)
         tokens = self.joint.tokens
-        if group.options.mode == "eager":  # Inductor's code sees to it itself
+        if group.options.mode == "eager":  # code of Inductor lays out itself what it reads
             self.joint.looked_at = {op.node for op in self.joint.operations}
         self.static = frozenset(k + tokens for k in static if k + tokens < len(self.joint.primals))
         self.serial = next(_SERIAL)
