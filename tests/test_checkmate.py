@@ -173,7 +173,9 @@ def test_graphs_that_are_too_large_are_refused_with_the_number_of_variables() ->
     graph = ms.profiles.load_graph("gpt2-1024-b8")
     most = ms.min_memory(graph, "checkmate")
     assert ms.checkmate(graph, most).recomputed == ()
-    with pytest.raises(ms.LimitError, match=rf"has \d+ variables, and 20000 are the most; give at least .*{most:,}"):
+    with pytest.raises(
+        ms.LimitError, match=rf"has at least \d+ variables, and 20000 are the most; give at least .*{most:,}"
+    ):
         ms.checkmate(graph, most - 1)
     with pytest.raises(ms.InfeasibleError, match=f".*{most:,} bytes. is enough, and less may do") as caught:
         ms.checkmate(graph, 1000)

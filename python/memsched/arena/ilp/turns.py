@@ -107,6 +107,16 @@ class Turns:
         return sum(self.items[item].size for item in items)
 
 
+def fewest_variables(ops: Sequence[Document]) -> int:
+    """At least as many variables has the program of a graph: one wherever an op may run. Faster than `turns_of`."""
+    last = {name: k for k, op in enumerate(ops) for name in op["reads"]}
+    until = [
+        k if op.get("once") else max((last.get(name, k) for name in op["writes"]), default=k)
+        for k, op in enumerate(ops)
+    ]
+    return sum(until) - sum(range(len(ops))) + len(ops)
+
+
 def turns_of(graph: Graph, *, timed: bool) -> Turns:
     """Read a graph. Not `timed`: only bytes matter, and slower ways that need less stand for faster ones."""
     tensors, ops = graph.tensors, graph.ops

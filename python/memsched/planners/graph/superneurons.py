@@ -11,9 +11,10 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from memsched import _core
 from memsched._core import Device, Graph, Schedule
 from memsched.errors import LimitError
-from memsched.planners.call import begin, over_at, without_link
+from memsched.planners.call import LEAST_TIME, begin, over_at, without_link
 from memsched.planners.entry import Planner
 from memsched.problems.problem import Problem, graph_of, least_of, peak_of, simulate
 from memsched.result import Result
@@ -24,6 +25,9 @@ from memsched.support.types import Quantity
 _DEAR = ("conv", "convolution", "fc", "mm", "addmm", "bmm", "baddbmm", "stage")
 
 _MOST_RUNS = 1 << 18  # of a plan: about 10 s
+_SECONDS_AN_OP = 2e-5  # to read a graph and make one plan, at the least
+
+_OVER = "superneurons found no plan in time; raise time_limit"
 
 Strategy = Literal["cost", "speed", "memory"]
 
@@ -45,8 +49,7 @@ class _Net:
     last: dict[str, int]  # the last op that reads it, or what is made again of it; -1: none
 
     @classmethod
-    def of(cls, graph: Graph, *, recompute: bool) -> _Net:
-        ops, tensors = graph.ops, graph.tensors
+    def of(cls, ops: list[dict[str, Any]], tensors: list[dict[str, Any]], *, recompute: bool) -> _Net:
         turn = next((at for at, op in enumerate(ops) if op["phase"] == "bwd"), len(ops))
         cheap = [
             recompute and at < turn and op["kind"] not in _DEAR and not op.get("once") for at, op in enumerate(ops)
@@ -55,8 +58,9 @@ class _Net:
         forward: dict[str, int] = {}
         for at, op in enumerate(ops):
             for name in (*op["writes"], *op["reads"]):
-                last[name] = max(last[name], at)
-                forward |= {name: at} if at < turn else {}
+                last[name] = at
+                if at < turn:
+                    forward[name] = at
         for op, again in zip(reversed(ops[:turn]), reversed(cheap[:turn]), strict=True):
             until = max((last[name] for name in op["writes"]), default=-1)
             if again and until >= turn:
@@ -128,7 +132,7 @@ class _Runtime:
         calls = [at for at, op in enumerate(net.ops) if at >= net.turn and any(map(self._is_dear, op["reads"]))]
         for at, op in enumerate(net.ops):
             if time.perf_counter() > self.until:
-                raise LimitError("superneurons found no plan in time; raise time_limit")
+                raise LimitError(_OVER)
             self.at = at
             made = self._make_again(at)
             self._run(at)
@@ -259,14 +263,16 @@ class _Runtime:
 
 def _planned(graph: Graph, device: Device, strategy: Strategy, until: float, told: dict[str, Any]) -> list[Schedule]:
     """The plans with and without a cache and recomputation, as far as there are any."""
-    linked = not without_link(device, sum(one["size"] for one in graph.tensors), 4 * len(graph.tensors))
+    ops, tensors = graph.ops, graph.tensors
+    inputs = [one["name"] for one in tensors if one["role"] in ("input", "weight")]
+    linked = not without_link(device, sum(one["size"] for one in tensors), 4 * len(tensors))
     host = math.inf if device.host_memory is None else device.host_memory
     found: list[Schedule] = []
     for recompute, cached in itertools.product((False, True), (True, False)):
-        net = _Net.of(graph, recompute=recompute)
+        net = _Net.of(ops, tensors, recompute=recompute)
         made = _Runtime(net, device.memory - graph.resident, host if linked else 0, cached, net.frugal(strategy), until)
         try:
-            steps = made.step(one["name"] for one in graph.tensors if one["role"] in ("input", "weight"))
+            steps = made.step(inputs)
         except _NoRoomError:
             continue
         except LimitError:
@@ -342,9 +348,11 @@ def superneurons(
     (True, True)
     """
     call = begin(superneurons, problem, M, beta, device)
+    limit, graph = quantities.time_limit(time_limit), call.graph
     checks.choice("strategy", strategy, get_args(Strategy))
-    until = over_at(call.started, quantities.time_limit(time_limit) or None)
-    graph = call.graph
+    until = over_at(call.started, limit or None)
+    if limit and _SECONDS_AN_OP * _core.op_count(graph) > max(limit, LEAST_TIME):
+        raise LimitError(_OVER)
     least = least_of(graph)
     if call.device.memory < least:
         linked = min(call.device.d2h, call.device.h2d) > 0 and call.device.host_memory is None

@@ -12,7 +12,7 @@ from memsched._core import Device, Graph, Schedule
 from memsched.errors import LimitError, MemschedError
 from memsched.planners.call import Call, begin
 from memsched.planners.entry import Planner
-from memsched.problems.problem import Problem, graph_of
+from memsched.problems.problem import Problem, graph_of, least_of
 from memsched.result import Result
 from memsched.support import quantities
 from memsched.support.memo import once_per_object
@@ -116,24 +116,33 @@ def checkmate(
     (('F1',), True)
     """
     from memsched.arena.ilp.recompute import MOST_VARIABLES, recompute_ilp
-    from memsched.arena.ilp.turns import turns_of
+    from memsched.arena.ilp.turns import fewest_variables, turns_of
 
     call = begin(checkmate, problem, M, beta, device)
     limit = quantities.seconds("time_limit", time_limit)
     graph, device = call.graph, call.device
     named = {"name": "checkmate", "time_limit": limit}
-    until, memory, turns = time.monotonic() + limit, device.memory, turns_of(graph, timed=True)
+    until, memory = time.monotonic() + limit, device.memory
     plans: list[Schedule] = []
     if _listed_peak(graph) <= memory:  # each op once, in the listed order, in its fastest algorithm that fits
         flags, ops = [0] * _core.tensor_count(graph), list(range(_core.op_count(graph)))
         plans.append(_core.order_schedule(graph, ops, flags, memory, memory, named))
-    bound, variables, time_up = turns.seconds(min), 0, False
+    count = _core.op_count(graph)
+    if not plans and count > MOST_VARIABLES:  # an op has one at the least
+        raise _too_large(call, count)
+    listed = graph.ops
+    bound = math.fsum(min(float(one["time"]) for one in op["choices"]) for op in listed)
     fastest = any(_core.simulate_graph(graph, plan, device).makespan <= bound * (1 + _ROUNDING) for plan in plans)
-    if not fastest and turns.variables <= MOST_VARIABLES:
+    turns, variables, time_up, fewest = None, 0, False, fewest_variables(listed)
+    if not fastest and fewest <= MOST_VARIABLES:
+        turns = turns_of(graph, timed=True)
+    if turns is not None and turns.variables <= MOST_VARIABLES:
         found = recompute_ilp(turns, memory, until=until)
         bound, variables, time_up = found.bound, found.variables, found.time_up
         if found.runs is not None and turns.peak(found.runs) <= memory:
             plans.append(_schedule(graph, turns, turns.lean(found.runs, memory, until), memory, named))
+    if not plans and turns is None:
+        raise _too_large(call, fewest)
     if not plans:
         raise _no_plan(call, turns, bound, time_up, until)
     results = [call.result({}, plan) for plan in plans]
@@ -156,17 +165,27 @@ def _no_plan(call: Call, turns: Turns, bound: float, time_up: bool, until: float
     if bound == math.inf or max(turns.start, turns.need) > memory:
         needed, proven = _least(graph, max(0.0, until - time.monotonic()))
         return call.no_plan(needed, "no runs in turns fit", enough=not proven)
-    once, where = f"give at least {call.told(enough)}, where each op runs once", f"'{graph.name}' in {call.budget}"
     if turns.variables > MOST_VARIABLES:
-        return LimitError(
-            f"checkmate's program for the {len(turns.ways)} ops of '{graph.name}' has {turns.variables} variables, "
-            f"and {MOST_VARIABLES} are the most; {once}, or take pooch"
-        )
+        return _too_large(call, turns.variables)
+    once, where = f"give at least {call.told(enough)}, where each op runs once", f"'{graph.name}' in {call.budget}"
     if not time_up:
         return LimitError(
             f"checkmate found no plan for {where}: its sizes or times differ by more than HiGHS can tell apart; {once}"
         )
     return LimitError(f"checkmate found no plan for {where} within the time_limit; give more, or {once}")
+
+
+def _too_large(call: Call, variables: int) -> MemschedError:
+    from memsched.arena.ilp.recompute import MOST_VARIABLES
+
+    graph, enough = call.graph, _listed_peak(call.graph)
+    if call.device.memory < least_of(graph):
+        return call.no_plan(enough, "some op does not fit", enough=True)
+    return LimitError(
+        f"checkmate's program for the {_core.op_count(graph)} ops of '{graph.name}' has at least {variables} "
+        f"variables, and {MOST_VARIABLES} are the most; give at least {call.told(enough)}, where each op runs once, "
+        "or take pooch"
+    )
 
 
 def _schedule(graph: Graph, turns: Turns, runs: Runs, memory: int, named: dict[str, Any]) -> Schedule:
