@@ -141,10 +141,8 @@ def checkmate(
         bound, variables, time_up = found.bound, found.variables, found.time_up
         if found.runs is not None and turns.peak(found.runs) <= memory:
             plans.append(_schedule(graph, turns, turns.lean(found.runs, memory, until), memory, named))
-    if not plans and turns is None:
-        raise _too_large(call, fewest)
     if not plans:
-        raise _no_plan(call, turns, bound, time_up, until)
+        raise _too_large(call, fewest) if turns is None else _no_plan(call, turns, bound, time_up, until)
     results = [call.result({}, plan) for plan in plans]
     best = min(results, key=lambda result: result.makespan)
     bound = min(bound, best.makespan)
