@@ -205,6 +205,22 @@ class TestForms:
         assert rows[0]["makespan_seconds"] == ""
         assert (float(rows[-1]["makespan_seconds"]), rows[-1]["optimal"]) == (8, "True")
 
+    @pytest.mark.parametrize("memory", ["22", "26", "29"])
+    def test_tables_have_the_same_columns_whoever_has_a_plan(self, memory: str) -> None:
+        """The columns once began with those of the first planner."""
+        run(f"compare c.json -m {memory} -b 2 -p rotor -p vdnn -o saved.csv")
+        planners = ms.compare(CHAIN, int(memory), 2.0, planners=["rotor", "vdnn"])
+        planners.to_csv("own.csv")
+        printed = run(f"compare c.json -m {memory} -b 2 -p rotor -p vdnn --csv").stdout
+        heads = {
+            text.partition("\n")[0] for text in (printed, Path("saved.csv").read_text(), Path("own.csv").read_text())
+        }
+        assert heads == {",".join(self.rows("compare c.json -m 29 -b 2 -p vdnn")[0])}
+        curve = ms.frontier(CHAIN, 2.0, planner="rotor", points=2)
+        curve.to_csv("curve.csv")
+        printed = run("frontier c.json -b 2 -p vdnn -p rotor --points 2 --csv").stdout
+        assert printed.partition("\n")[0] == Path("curve.csv").read_text().partition("\n")[0]
+
     def test_csv_of_profiles(self) -> None:
         rows = {row["name"]: row for row in self.rows("profiles 224-b")}
         assert int(rows[SMALL]["peak_memory_bytes"]) == ms.peak_memory(ms.profiles.load(SMALL))

@@ -20,10 +20,10 @@ from memsched.result import Result, as_fast
 from memsched.show.words import unasked
 from memsched.study.compare import compare as run_planners
 from memsched.study.compare import nearest
-from memsched.support.csv_rows import write_csv
 from memsched.support.documents import fields, plain, write_document
 from memsched.support.formats import Bytes, exact_bytes, format_bytes, format_seconds
 from memsched.support.units import PERCENT_ENDS
+from memsched.support.views import rows_of
 
 BOUNDS = ("compute", "transfer", "fractional", "recompute", "best")
 
@@ -101,11 +101,6 @@ def _outcome_json(outcome: Result | MemschedError) -> dict[str, Any]:
     }
 
 
-def _outcome_row(outcome: Result | MemschedError) -> dict[str, Any]:
-    """The same as a row of CSV, where the column is called as in all other tables."""
-    return {"error" if key == "message" else key: value for key, value in _outcome_json(outcome).items()}
-
-
 def _comparison(
     problem: Problem, built: Built, known: Bounds, outcomes: Outcomes, others: dict[str, str]
 ) -> dict[str, Any]:
@@ -170,15 +165,14 @@ def compare(
         outcomes = run_planners(loaded, asked, device=device, progress=say, **options)
         known = bounds(loaded, device=device, time_limit=0.0)
     document = _comparison(loaded, built, known, outcomes, others)
-    rows = [{"planner": name, **_outcome_row(outcome)} for name, outcome in outcomes.items()]
     if output is not None and output.lower().endswith(".csv"):
-        write_csv(output, rows)
+        outcomes.to_csv(output)
     elif output is not None:
         write_document(output, plain(document))
     if as_json:
         show.print_json(document)
     elif as_csv:
-        show.print_csv(rows)
+        show.print_csv(rows_of(outcomes))
     else:
         head, table = _header(loaded, built, known), _table(outcomes, loaded, built.unit)
         show.print_rich(head, "", table, "", *_notes(outcomes, others), *show.where_saved(output))

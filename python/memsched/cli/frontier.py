@@ -21,8 +21,8 @@ from memsched.result import Result, as_fast
 from memsched.show.plots.frontier import plot_frontier
 from memsched.study.frontier import Frontier, spaced
 from memsched.study.frontier import frontier as plan_frontier
-from memsched.support.documents import fields
 from memsched.support.formats import format_bytes, format_percent, format_seconds
+from memsched.support.views import rows_of
 
 CHAIN_PLANNERS = ("pofo", "rotor", "offload", "selective")
 GRAPH_PLANNERS = ("selective", "pooch", "by_kind")
@@ -50,16 +50,6 @@ def _table(curves: dict[str, Frontier], unit: str) -> Table:
             cells, style = (["none found"], "dim") if result is None else _cells(one, result, float(least))
             table.add_row(*(shown(cell) for cell in (name, format_bytes(memory, unit), *cells)), style=style)
     return table
-
-
-def _rows(curves: dict[str, Frontier]) -> list[dict[str, Any]]:
-    """One for each plan, or the lack of it, for CSV."""
-    keys = ("makespan", "lower_bound", "gap", "estimate", "peak_memory", "optimal")
-    return [
-        {"planner": name, "memory": memory, **dict.fromkeys(keys), **({} if one is None else fields(one, *keys))}
-        for name, curve in curves.items()
-        for memory, one in zip(curve.memory.tolist(), curve.results, strict=True)
-    ]
 
 
 def _numbers(values: np.ndarray[Any, Any], one: Frontier) -> list[float | int | None]:
@@ -160,7 +150,7 @@ def frontier(
     if output is not None:
         plot_frontier(list(curves.values()), output)
     if as_csv:
-        return print_csv(_rows(curves))
+        return print_csv([row for one in curves.values() for row in rows_of(one)])
     head = [
         ("problem", describe_problem(loaded, built.unit)),
         ("link", describe_link(built)),

@@ -93,9 +93,15 @@ class Figures(Tabular):
         Text that begins with =, +, - or @ is prefixed with an apostrophe, since a spreadsheet would take it for a
         formula. Numbers are not changed.
         """
-        columns = self._columns()
-        rows = zip(*(values for _, values in columns.values()), strict=True)
-        write_csv(path, [dict(zip(columns, row, strict=True)) for row in rows])
+        write_csv(path, rows_of(self))
+
+
+def rows_of(table: Tabular) -> list[dict[str, Any]]:
+    """The rows, for CSV: every one has all columns."""
+    columns = table._columns()
+    return [
+        dict(zip(columns, row, strict=True)) for row in zip(*(values for _, values in columns.values()), strict=True)
+    ]
 
 
 def needed(package: str, extra: str) -> Any:

@@ -34,7 +34,7 @@ _FATES = {
 }
 _TENSORS = (
     Column(title="tensor"),
-    Column(title="role"),
+    Column(title="role", hint="as the graph says; an activation that the backward alone writes is a gradient"),
     Column(title="bytes", kind="bytes"),
     Column(title="what happens", hint="kept, fetched, recomputed, offloaded, freed early or never written"),
     Column(title="written", kind="seconds", hint="end of the first run that writes the tensor"),
