@@ -21,6 +21,40 @@ from memsched.testing import graphs
 DEVICE = ms.Device(16 * 10**9, 12e9, duplex=True)
 
 
+def with_ways(*ways: tuple[float, int]) -> ms.Graph:
+    """A convolution whose backward has algorithms of these seconds and workspaces."""
+    sizes = {"x": (2, "input"), "a": (4, "activation"), "d": (4, "gradient"), "e": (4, "gradient")}
+    ops = [
+        ("F", "fwd", "conv", ["x"], ["a"]),
+        ("L", "bwd", "loss", ["a"], ["d"]),
+        ("B", "bwd", "conv", ["x", "a", "d"], ["e"]),
+    ]
+    algorithms = [{"alg": f"a{k}", "time": time, "workspace": space} for k, (time, space) in enumerate(ways)]
+    only = [{"alg": "only", "time": 1.0, "workspace": 0}]
+    return ms.Graph(
+        [{"name": name, "size": size, "role": role} for name, (size, role) in sizes.items()],
+        [
+            {"name": name, "phase": phase, "kind": kind, "layer": k, "reads": reads, "writes": writes}
+            | {"choices": algorithms if name == "B" else only}
+            for k, (name, phase, kind, reads, writes) in enumerate(ops)
+        ],
+    )
+
+
+@pytest.mark.parametrize("memory", [14, 17, 20])
+@pytest.mark.parametrize("planner", [ms.vdnn_sync, ms.vdnn_plus])
+def test_vdnn_takes_a_slower_algorithm_where_the_first_finds_no_room(planner: Any, memory: int) -> None:
+    result = planner(with_ways((1.0, 6), (5.0, 0)), memory, 1.0)
+    assert [step["alg"] for step in result.schedule.steps if step.get("run") == "B"] == ["a0" if memory == 20 else "a1"]
+    assert ms.validate(result).peak_memory <= memory
+
+
+@pytest.mark.parametrize("name", ["swap_all", "swap_opt", "pooch", "by_kind", "tflms", "autoswap", "vdnn_sync"])
+def test_of_equally_fast_algorithms_that_with_less_workspace_is_taken(name: str) -> None:
+    result = ms.plan(with_ways((1.0, 6), (1.0, 0)), 14, 1.0, planner=name)
+    assert ms.validate(result).peak_memory == 14
+
+
 @given(graphs(), st.data())
 def test_a_plan_from_classes_tells_its_classes(graph: ms.Graph, data: st.DataObject) -> None:
     """With memory for all nothing is dropped twice, and with no map of no bytes none is passed over."""

@@ -75,7 +75,7 @@ def test_what_a_refusal_says_is_needed_is_the_least_on_any_device(planner: str, 
             assert least is not None
             ms.validate(PLANNERS[planner].plan(graph, M=least, device=device))
             if "less may do" in str(error):
-                assert planner in ("olla", "pooch", "selective", "superneurons", "swap_opt")
+                assert planner in ("modnn", "olla", "pooch", "selective", "superneurons", "swap_opt")
                 continue
             with pytest.raises(ms.InfeasibleError):
                 PLANNERS[planner].plan(graph, M=least - 1, device=device)

@@ -61,6 +61,20 @@ def test_runs_exactly_from_the_minimum(graph: ms.Graph, data: st.DataObject) -> 
             _core.modnn(graph, ms.Device(least - 1, 1.0), True, {"name": "modnn"})
 
 
+@given(graph=graphs(max_layers=8), share=st.floats(0, 1), host=st.sampled_from([None, 0, 1, 5]))
+def test_without_room_on_the_host_it_names_a_memory_that_is_enough(
+    graph: ms.Graph, share: float, host: int | None
+) -> None:
+    """It decides greedily, so less may do and more may not; it once said "at least"."""
+    least = ms.min_memory(graph)
+    memory = max(1, least, int(share * ms.peak_memory(graph)))
+    link = 0.0 if host is None else 1.0
+    (found,) = ms.compare(graph, device=ms.Device(memory, link, host_memory=host), planners=["modnn"]).values()
+    if isinstance(found, ms.InfeasibleError):
+        assert "is enough, and less may do" in str(found)
+        ms.modnn(graph, device=ms.Device(found.min_memory, link, host_memory=host))
+
+
 @given(graph=graphs(max_layers=8), data=st.data())
 def test_plentiful_memory_moves_nothing(graph: ms.Graph, data: st.DataObject) -> None:
     budget = 10 * ms.peak_memory(graph) + 100

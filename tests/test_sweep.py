@@ -7,6 +7,8 @@ import itertools
 import math
 import time
 from collections import Counter
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -409,13 +411,17 @@ def test_more_points_than_a_sweep_may_have_are_counted_before_any_is_made() -> N
     assert time.process_time() - begin < 60  # each pair used to be made: minutes, and all memory
 
 
-def test_an_option_may_be_a_number_of_numpy() -> None:
-    chunks = (4, np.int64(4))
+def test_an_option_written_in_several_ways_is_one_point() -> None:
+    size = 2**24
+    chunks = (size, np.int64(size), float(size), "16MiB", str(size), Fraction(size), Decimal(size))
     rows = [
         ms.sweep(CHAIN, ["greedy"], memory=["70%"], beta=[8e9], options={"greedy": {"chunk": chunk}}).rows
         for chunk in chunks
     ]
-    assert rows[0][0]["makespan"] == rows[1][0]["makespan"]
+    assert len({row["key"] for (row,) in rows}) == 1
+    assert {row["status"] for (row,) in rows} == {"planned"}
+    zero, minus = (ms.Chain([time, 2], [1, 1], [3] * 3, [3] * 3) for time in (0.0, -0.0))
+    assert len(ms.sweep([zero, minus], ["greedy"], memory=["50%"], beta=2).rows) == 1
 
 
 def test_a_family_by_name_and_the_same_as_an_object_are_two_problems(tmp_path: Path) -> None:

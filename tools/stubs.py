@@ -79,6 +79,7 @@ ARGUMENTS = {
     "provenance": "_Document | None",
     "resident": "_Number | str",
     "rounds": "typing.Iterable[typing.Iterable[_Number]] | None",
+    "with_rounds.rounds": "typing.Iterable[typing.Iterable[_Number]]",
     "saved": "_Column | None",
     "source": "_Document | str | os.PathLike[str]",
     "steps": "typing.Iterable[_Document]",

@@ -121,7 +121,7 @@ double to_number(py::handle value, const std::string& field) {
             refuse(field, value, "a number between 1e-308 and 1e308, or 0");
         }
     }
-    return number;
+    return number + 0.0; // no -0.0: what is equal has the same JSON
 }
 
 py::object quantity(py::handle value, const std::string& field, const char* kind) {

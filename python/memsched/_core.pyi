@@ -504,7 +504,7 @@ class Schedule:
     def with_budget(self, budget: _Number) -> Schedule:
         """The same steps with another budget (bytes, resident included)."""
 
-    def with_rounds(self, rounds: typing.Iterable[typing.Iterable[_Number]] | None) -> Schedule:
+    def with_rounds(self, rounds: typing.Iterable[typing.Iterable[_Number]]) -> Schedule:
         """The same steps with other rounds, a list of [batch, times]."""
 
     def with_steps(self, steps: typing.Iterable[_Document]) -> Schedule:

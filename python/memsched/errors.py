@@ -57,8 +57,8 @@ class InfeasibleError(MemschedError):
     Attributes
     ----------
     min_memory : int
-        The smallest M (bytes, resident included) for which this planner finds a plan; an estimate if host_memory is too
-        small, and the message says so.
+        An M (bytes, resident included) for which this planner finds a plan: the smallest, unless the message says that
+        less may do; an estimate if host_memory is too small, and the message says so.
     """
 
     def __init__(self, message: str, min_memory: int) -> None:

@@ -27,11 +27,13 @@ def feature_maps(graph: Json) -> list[str]:
 
 
 def fixed_choices(graph: Json, limit: float) -> dict[str, int]:
-    """Of each op the fastest algorithm whose workspace is within a limit, else the first."""
+    """Of each op the fastest algorithm whose workspace is within a limit, else one with the least workspace."""
     found = {}
     for op in graph["ops"]:
-        fits = [k for k, choice in enumerate(op["choices"]) if choice["workspace"] <= limit] or [0]
-        found[op["name"]] = min(fits, key=lambda k: (op["choices"][k]["time"], k))
+        spaces = [choice["workspace"] for choice in op["choices"]]
+        most = max(limit, min(spaces))
+        fits = [k for k, space in enumerate(spaces) if space <= most]
+        found[op["name"]] = min(fits, key=lambda k: (op["choices"][k]["time"], spaces[k], k))
     return found
 
 

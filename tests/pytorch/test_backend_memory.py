@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -117,6 +119,16 @@ def test_a_damaged_plan_in_the_cache_is_good_or_none(monkeypatch: pytest.MonkeyP
         assert cache.find(file.stem) is not None
 
     check()
+
+
+def test_what_a_killed_process_left_in_the_cache_goes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MEMSCHED_CACHE", str(tmp_path))
+    old, new = tmp_path / ".memsched-0123456789abcdef", tmp_path / ".memsched-fedcba9876543210"
+    for left in (old, new):
+        left.write_text("{")
+    os.utime(old, (time.time() - 7200, time.time() - 7200))
+    cache.keep("key", {"format": cache.FORMAT})
+    assert {path.name for path in tmp_path.iterdir()} == {new.name, "key.json"}
 
 
 @given(st.lists(st.integers(1, 4), max_size=60), st.integers(0, 12), st.randoms(use_true_random=False))

@@ -27,13 +27,30 @@ def dependent():
         def forward(self, x):
             return x if x.sum() > 0 else -x
     return Model(), (torch.ones(2),)
+
+def raises():
+    raise RuntimeError("no \\033[31mcolours")
+
+def deep():
+    return deep()
+
+def ends():
+    raise SystemExit(0)
+
+def talks():
+    print("made")
+    return small()
 """
+
+OTHERS = {"syntax": "def", "lacking": "import nowhere_at_all", "ending": "import sys; sys.exit(0)"}
 
 
 @pytest.fixture(autouse=True)
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     name = "models_to_profile"
     (tmp_path / f"{name}.py").write_text(SOURCE, encoding="utf-8")
+    for other, text in OTHERS.items():
+        (tmp_path / f"{other}.py").write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, name, raising=False)
     return name
@@ -70,6 +87,12 @@ def test_json_and_nothing_else_and_the_file_is_replaced() -> None:
     assert again.stdout == done.stdout
 
 
+def test_what_a_model_prints_is_not_among_the_json() -> None:
+    done = run("profile", "--model", "models_to_profile:talks", "--device", "t4", "--json")
+    assert json.loads(done.stdout)["format"] == "memsched-chain/1"
+    assert "made" in done.stderr
+
+
 def test_autocast() -> None:
     options = ("profile", "--model", "models_to_profile:small", "--device", "h100", "--json")
     plain, half = (ms.Chain.from_json(json.loads(run(*options, *more).stdout)) for more in ((), ("--autocast", "bf16")))
@@ -87,6 +110,16 @@ def test_autocast() -> None:
         (["--model", "resnet18"], USAGE, "the model is 'resnet18'"),
         (["--input", "2x2"], USAGE, "--model"),
         (["--model", "models_to_profile:dependent", "--device", "v100"], OTHER, "Model looks at values of tensors"),
+        (
+            ["--model", "models_to_profile:raises"],
+            USAGE,
+            "make its model: RuntimeError: no \\x1b[31mcolours (models_",
+        ),
+        (["--model", "models_to_profile:deep"], USAGE, "RecursionError"),
+        (["--model", "models_to_profile:ends"], USAGE, "SystemExit: 0"),
+        (["--model", "syntax:any"], USAGE, "the module 'syntax' cannot be imported: SyntaxError"),
+        (["--model", "lacking:any"], USAGE, "No module named 'nowhere_at_all'"),
+        (["--model", "ending:any"], USAGE, "SystemExit: 0"),
     ],
 )
 def test_bad_input_is_one_sentence(options: list[str], status: int, message: str) -> None:
@@ -96,7 +129,9 @@ def test_bad_input_is_one_sentence(options: list[str], status: int, message: str
     assert last.startswith("error: ")
     assert message in last
     assert done.stdout == ""
-    assert set(os.listdir()) <= {"models_to_profile.py", "__pycache__"}
+    assert set(os.listdir()) <= {"models_to_profile.py", "__pycache__", *(f"{name}.py" for name in OTHERS)}
+    told = json.loads(run("profile", *options, "--json").stdout)
+    assert message in told["error"]["message"] or "\\x1b" in message
 
 
 def test_where_nothing_can_be_written_nothing_is_done() -> None:

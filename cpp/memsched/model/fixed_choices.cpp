@@ -6,17 +6,6 @@
 
 namespace memsched {
 
-std::int32_t fastest_within(const Op& op, Bytes limit) {
-    std::int32_t best = 0;
-    for (std::size_t k = 1; k < op.choices.size(); ++k) {
-        const Choice &one = op.choices[k], &other = op.choices[at(best)];
-        if (one.workspace <= limit && (one.time < other.time || other.workspace > limit)) {
-            best = static_cast<std::int32_t>(k);
-        }
-    }
-    return best;
-}
-
 namespace {
 
 template <class Choose> FixedChoices fixed(const Graph& graph, const Choose& choose) {
@@ -44,7 +33,7 @@ std::vector<std::int32_t> fitting(const Graph& graph, const Op& op, Bytes capaci
 } // namespace
 
 FixedChoices fix_choices(const Graph& graph, Bytes limit) {
-    return fixed(graph, [&](const Op& op) { return fastest_within(op, limit); });
+    return fixed(graph, [&](const Op& op) { return fastest_within(op, false, limit); });
 }
 
 FixedChoices fit_choices(const Graph& graph, Bytes capacity) {

@@ -7,9 +7,6 @@
 
 namespace memsched {
 
-// The fastest choice whose workspace is at most `limit` bytes, the first on ties; the first choice if none is.
-std::int32_t fastest_within(const Op& op, Bytes limit);
-
 // A graph whose ops have one choice each, with the index of that choice in the original.
 struct FixedChoices {
     Graph graph;

@@ -233,6 +233,18 @@ std::int32_t baseline(const Op& op) {
     return static_cast<std::int32_t>(std::ranges::min_element(op.choices, {}, &Choice::workspace) - op.choices.begin());
 }
 
+std::int32_t fastest_within(const Op& op, bool skip, Bytes room) {
+    const auto rank = [&](std::int32_t k) {
+        const Bytes need = workspace(op, k, skip);
+        return std::tuple(need > room ? need : 0, op.choices[at(k)].time, need);
+    };
+    std::int32_t best = 0;
+    for (std::int32_t k = 1; k < static_cast<std::int32_t>(op.choices.size()); ++k) {
+        best = rank(k) < rank(best) ? k : best;
+    }
+    return best;
+}
+
 LeastRun least_run(const Graph& graph, const Op& op, const std::vector<std::uint8_t>& keep) {
     const std::int32_t choice = baseline(op);
     LeastRun least{false, run_bytes(graph, op, false, choice)};

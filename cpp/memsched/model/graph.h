@@ -111,6 +111,10 @@ Bytes run_bytes(const Graph& graph, const Op& op, bool skip, int choice = 0);
 // The choice with the least workspace, the first on ties.
 std::int32_t baseline(const Op& op);
 
+// The fastest choice whose workspace is within `room`, with the least workspace of several; if none is, the one with
+// the least workspace.
+std::int32_t fastest_within(const Op& op, bool skip, Bytes room);
+
 // The run of an op that holds the least in addition to its reads: with the baseline, and without its tape if nobody
 // wants any of it and that holds less. In every plan some run of the op holds this much. Wanted are tensors that ops
 // read and those in `keep`: one entry per tensor, or empty.

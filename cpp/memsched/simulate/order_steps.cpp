@@ -1,22 +1,6 @@
 #include "memsched/simulate/order_steps.h"
 
 namespace memsched {
-namespace {
-
-// The index of the fastest choice whose workspace is no larger, else of the one with the least workspace.
-std::int32_t fastest_within(const Op& op, bool skip, Bytes room) {
-    std::int32_t best = baseline(op);
-    for (std::size_t c = 0; c < op.choices.size(); ++c) {
-        const auto choice = static_cast<std::int32_t>(c);
-        if (workspace(op, choice, skip) <= room && op.choices[c].time < op.choices[at(best)].time) {
-            best = choice;
-        }
-    }
-    return best;
-}
-
-} // namespace
-
 StepList order_steps(const Graph& graph, const std::vector<OpId>& order, const std::vector<std::uint8_t>& keep,
                      Bytes limit) {
     std::vector<std::int32_t> left(graph.tensors().size(), 0); // remaining readers

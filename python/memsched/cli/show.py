@@ -8,7 +8,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -204,9 +204,13 @@ def facts(rows: Sequence[tuple[str, str]], title: str) -> Table:
 
 @contextmanager
 def working(text: str) -> Iterator[Callable[[str], None]]:
-    """Show a spinner on stderr, if somebody watches; yields a function that changes its text."""
+    """Show a spinner on stderr, if somebody watches; yields a function that changes its text.
+
+    What a model prints goes to stderr, too.
+    """
     if not live():
-        yield lambda _: None
+        with redirect_stdout(sys.stderr):
+            yield lambda _: None
         return
     wrapped = TextColumn("{task.description}", markup=False, table_column=Column())
     columns = (SpinnerColumn(), wrapped, TimeElapsedColumn())

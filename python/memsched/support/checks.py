@@ -6,6 +6,7 @@ import math
 import numbers
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from decimal import Decimal
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ EXACT_BYTES = 2**53  # limit on byte counts and on the sum of a problem's sizes:
 
 def is_number(value: object) -> bool:
     """Whether a value is a real number; True and False are none, nor are durations, which numpy calls integers."""
-    return isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_ | np.timedelta64)
+    return isinstance(value, numbers.Real | Decimal) and not isinstance(value, bool | np.bool_ | np.timedelta64)
 
 
 def as_float(value: object) -> float:
@@ -31,6 +32,8 @@ def as_float(value: object) -> float:
         number = float(value)  # type: ignore[arg-type]
     except OverflowError:
         return math.inf
+    except ValueError:  # a signalling NaN of Decimal
+        return math.nan
     return number if number or value == 0 else math.nan
 
 

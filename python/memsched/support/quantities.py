@@ -82,4 +82,7 @@ def time_limit(value: object) -> float | None:
 
 def chunk(value: int | str | None) -> int | str | None:
     """How tensors travel: None, the largest piece in bytes or as a text such as "16MiB", or "storage"."""
-    return parse_chunk(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return parse_chunk(value)
+    number = checks.as_float(value)
+    return int(number) if number.is_integer() and abs(number) < checks.EXACT_BYTES else value

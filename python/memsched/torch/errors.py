@@ -56,7 +56,7 @@ def told(model: Any, args: Any, kwargs: Any = None, loss: Callable[..., Any] | N
         if wrong is not None:
             raise CallError(wrong) from None
         raise CallError(
-            f"{type(model).__name__} cannot run on {_described((args, kwargs))}: {_said(error)}{_line(error)}; "
+            f"{type(model).__name__} cannot run on {_described((args, kwargs))}: {said(error)}{line_of(error)}; "
             f"{_remedy(model, (args, kwargs), str(error))}"
         ) from error
     finally:
@@ -134,7 +134,7 @@ def _is_the_models(error: Exception) -> bool:
     return last is not None and (not last.filename.startswith(_OURS) or bool(_CALLS.fullmatch(last.name)))
 
 
-def _said(error: BaseException) -> str:
+def said(error: BaseException) -> str:
     """What the error says that was raised first, in a line; PyTorch's compiler wraps others."""
     while type(error).__module__.startswith("torch._dynamo") and (cause := error.__cause__ or error.__context__):
         error = cause
@@ -142,7 +142,7 @@ def _said(error: BaseException) -> str:
     return said[:300].rstrip(".") or type(error).__name__
 
 
-def _line(error: BaseException) -> str:
+def line_of(error: BaseException) -> str:
     """The line of the model that raised it, if it is not PyTorch's."""
     found = [one for one in _frames(error) if not one.filename.startswith((_OURS, "<"))]
     if not found or found[-1].name == "<module>":

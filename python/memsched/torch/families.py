@@ -9,14 +9,15 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, MemschedError
 from memsched.problems.specs import PIP, SPEC_FORMS, ModelSpec, first_on_path, near
+from memsched.torch.errors import CallError, line_of, said
 
 _BATCH = 8
 _TOKENS = 128
@@ -164,7 +165,7 @@ def _build_own(spec: ModelSpec, text: str) -> Callable[[], Parts]:
     A function may return the model, or the model with its inputs; a class is called alike, and a model is taken as it
     is.
     """
-    with first_on_path(spec.folder):
+    with _the_users(spec, f"the module {spec.family!r} cannot be imported"):
         try:
             module = importlib.import_module(spec.family)
         except ModuleNotFoundError as error:
@@ -191,8 +192,20 @@ def _build_own(spec: ModelSpec, text: str) -> Callable[[], Parts]:
     return lambda: _called(made, spec, text)
 
 
+@contextlib.contextmanager
+def _the_users(spec: ModelSpec, failed: str) -> Iterator[None]:
+    """Run code of the user's, which finds its neighbours; what it raises, or its end of the process, is told."""
+    try:
+        with first_on_path(spec.folder):
+            yield
+    except MemschedError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise CallError(f"{failed}: {type(error).__name__}: {said(error)}{line_of(error)}") from error
+
+
 def _called(function: Callable[..., Any], spec: ModelSpec, text: str) -> Parts:
-    with first_on_path(spec.folder):
+    with _the_users(spec, f"{text} cannot make its model"):
         made = function(**spec.options)
     model, args = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):

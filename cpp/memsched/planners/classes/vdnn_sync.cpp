@@ -30,7 +30,7 @@ void synchronise(const Graph& graph, Bytes capacity, StepList& list) {
         } else {
             const Op& op = graph.op(step.id);
             live += written_bytes(graph, op);
-            step.choice = fastest_within(op, capacity - live - issued_with(graph, list, k));
+            step.choice = fastest_within(op, false, capacity - live - issued_with(graph, list, k));
             if (!offloads.empty()) {
                 step.after = static_cast<StepId>(list.after.size());
                 list.after.push_back(std::move(offloads));

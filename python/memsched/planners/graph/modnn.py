@@ -120,7 +120,7 @@ def modnn(
             reason = f"{reason}, or too much must stay without a link or with a host this small"
     if call.device.memory >= least:
         raise LimitError(f"modnn has no plan for '{call.problem.name}': the times of so many rounds overflow")
-    raise call.no_plan(least, reason)
+    raise call.no_plan(least, reason, enough=not walk.free)  # more memory may have none: it decides greedily
 
 
 def _one_gpu_of_two(problem: Problem, device: Device, added: float) -> tuple[GraphFamily, Device, float]:
@@ -151,7 +151,7 @@ class _Rounds:
     free: bool  # and the host takes them all
 
     def least(self) -> int:
-        """A memory above the device's at which a plan runs, while with one byte less none does."""
+        """A memory above the device's at which a plan runs, while with one byte less none does; less may do."""
         high = 2 * self.call.device.memory
         while high < EXACT_BYTES and self.best(high) is None:
             high *= 2

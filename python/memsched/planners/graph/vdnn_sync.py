@@ -16,7 +16,7 @@ from memsched.support.types import Quantity
 
 @once_per_object
 def least_memory(graph: Graph, workspace_limit: int = -1) -> int:
-    """The need of the smaller of the two sets, with the first algorithm of each op."""
+    """The need of the smaller of the two sets, with the least workspace of each op."""
     return min(_core.least_budget(graph, workspace_limit, _core.vdnn_classes(graph, only)) for only in (False, True))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -18,7 +18,7 @@ from memsched.problems.problem import Problem, fields_of
 from memsched.study.sources import find_problem, link_bandwidth, name_in
 from memsched.study.sweep import points
 from memsched.study.sweep.rows import is_option
-from memsched.support import checks
+from memsched.support import checks, quantities
 from memsched.support.files import path_of
 from memsched.support.units import parse_bandwidth
 
@@ -107,6 +107,10 @@ def read_planners(given: Iterable[str] | str | None, problem: Problem, options: 
     return names
 
 
+# Options that may be written in several ways, of which a sweep makes one.
+_QUANTITIES: dict[str, Callable[[Any], Any]] = {"chunk": quantities.chunk, "time_limit": quantities.time_limit}
+
+
 def read_options(given: Mapping[str, Options] | None) -> dict[str, dict[str, Any]]:
     """Options by planner, or by "all", checked as far as they can be before a planner runs."""
     found: dict[str, dict[str, Any]] = {}
@@ -122,6 +126,7 @@ def read_options(given: Mapping[str, Options] | None) -> dict[str, dict[str, Any
         if planner != "all":
             points.check_options(planner, options)
         options = {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
+        options |= {name: read(options[name]) for name, read in _QUANTITIES.items() if name in options}
         for name, value in options.items():
             if not is_option(name, value):
                 raise InvalidInputError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from memsched.support.documents import Document, check_keys, read_document, writ
 
 FORMAT = "memsched-compiled/2"
 _UNUSABLE = (MemschedError, OSError, ValueError)  # of a folder or a file; the last, if its name cannot be encoded
+_LEFT = 3600.0  # seconds after which a file that is being written is one that nobody writes
 _KEYS = ("costs", "source", "device", "planner", "params", "steps")
 _OPTIONAL = ("checkpointed", "modules", "strides_differ")  # not in those of some versions; the last is of no use now
 
@@ -70,6 +72,9 @@ def keep(key: str, document: Document) -> None:
     try:
         place.mkdir(parents=True, exist_ok=True)
         write_document(place / f"{key}.json", document)
+        for left in place.glob(".memsched-*"):  # by a process that was killed while it wrote
+            if time.time() - left.stat().st_mtime > _LEFT:
+                left.unlink(missing_ok=True)
     except _UNUSABLE:
         return  # a cache that cannot be written is none
 
