@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -32,3 +33,23 @@ def quiet_collector() -> Iterator[None]:
     gc.callbacks.clear()
     yield
     gc.callbacks.extend(held)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the tests of nightly.txt to the exhaustive ones."""
+    here = Path(__file__).resolve().parent
+    lines = (here / "nightly.txt").read_text(encoding="utf-8").splitlines()
+    listed = {line for line in lines if not line.startswith("#")}
+    files, found = set[str](), set[str]()
+    for item in items:
+        if item.path.is_relative_to(here):
+            file = item.path.relative_to(here).as_posix()
+            files.add(file)
+            name = f"{file}::{item.nodeid.partition('::')[2]}"
+            if known := listed & {name, name.partition("[")[0]}:
+                found |= known
+                item.add_marker(pytest.mark.exhaustive)
+    stale = sorted(name for name in listed - found if name.partition("::")[0] in files)
+    if stale and not any("::" in str(argument) for argument in config.args):
+        raise pytest.UsageError(f"tests/nightly.txt has {stale[0]!r}, which is no test")

@@ -96,6 +96,12 @@ def test_a_notebook_is_stored_without_output(path: Path) -> None:
     assert notebook["metadata"]["kernelspec"]["name"] == "python3"
 
 
+def test_all_tests_can_run_in_one_process() -> None:
+    """Of two files of one name, pytest collects the first alone: every night ended there."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert len(names) == len(set(names))
+
+
 def test_every_page_is_on_the_site() -> None:
     """Each stands in a table of contents of docs/index.md."""
     text = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")

@@ -85,7 +85,7 @@ CALLS = [  # model, args, kwargs, what is said
         lambda: Wrong(64, 64),
         (batch(4, 64),),
         None,
-        r"test_first_contact\.py, line \d+: return super\(\)\.forward\(x\) @ x",
+        r"test_first_contact_calls\.py, line \d+: return super\(\)\.forward\(x\) @ x",
     ),
     (lambda: Picky(64, 64), (batch(4, 64),), None, "Picky cannot run on float32 4x64: give a hundred samples"),
     (lambda: Picky(32, 32), (batch(128, 32),), None, "Picky cannot run on float32 128x32: not so wide"),
@@ -273,7 +273,7 @@ def test_more_tokens_than_positions_are_told() -> None:
     assert isinstance(made, memsched.torch.TorchPlan)
     outside = torch.full((2, 32), 90)
     with pytest.raises(
-        ms.InvalidInputError, match=r"out of range in self \(.*test_first_contact\.py, line .* other tokens"
+        ms.InvalidInputError, match=r"out of range in self \(.*test_first_contact_calls\.py, line .* other tokens"
     ):
         made.verify(Tokens(), (outside,))
 
