@@ -287,8 +287,10 @@ def results_in(value: Any) -> Any:
 
 
 def _result_in(value: Any) -> Any:
-    found = None if isinstance(value, type) else getattr(value, "result", None)
-    return found if isinstance(found, Result) else value
+    for name in () if isinstance(value, type) else ("shown", "result"):  # a plan of a model is shown with its modules
+        if isinstance(found := getattr(value, name, None), Result):
+            return found
+    return value
 
 
 def _bounded(read: Document, old: bool) -> Document:

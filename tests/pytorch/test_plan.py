@@ -6,6 +6,8 @@ import copy
 import json
 import random
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +59,12 @@ def test_the_report_names_modules(model: nn.Sequential, x: torch.Tensor, tmp_pat
     plan = make(model, x, bandwidth=0)
     (line,) = re.findall(r"what is recomputed\n.*\n(.*)\n", plan.report())
     assert re.fullmatch(r"  (in|most of it in) +[0-3]\.[0-3](, [0-3]\.[0-3])*( and \d+ other modules?)?", line)
-    assert {name.partition("_")[0] for name, module in plan.plan.modules.items() if module == "2.0"} <= {"addmm", "t"}
+    assert {name.partition("_")[0] for name, module in plan.plan.modules.items() if module == "2.0"} <= {
+        "addmm",
+        "mm",
+        "sum",
+        "t",
+    }
     moved = make(model, x, bandwidth="1TB/s")
     assert re.search(r"to the host .*\n  (in|most of it in) +[0-3]\.[0-3]", moved.report())
     plan.save(tmp_path / "plan.json")
@@ -68,6 +75,26 @@ def test_the_report_names_modules(model: nn.Sequential, x: torch.Tensor, tmp_pat
     document["plan"]["modules"] = ["a"]
     with pytest.raises(InvalidInputError, match="the plan cannot be read"):
         TorchPlan.load(json.dumps(document))
+
+
+def test_pictures_name_modules(model: nn.Sequential, x: torch.Tensor, tmp_path: Path) -> None:
+    """Of the backward, too; also of a file, without PyTorch. Of a plan with a link, as transfers have names."""
+    pytest.importorskip("matplotlib")
+    plan = make(model, x, bandwidth="1TB/s")
+    ms.validate(plan.shown)
+    assert plan.shown.timeline == plan.result.timeline
+    bare = [re.sub(r"^\d+(\.\d+)*/", "", op["name"]) for op in plan.shown.graph.ops]
+    assert bare == [op["name"] for op in plan.result.graph.ops]
+    named = {op["name"].partition("/")[0] for op in plan.shown.graph.ops if op["phase"] == "bwd"}
+    assert {"0.0", "3.0"} <= named
+    for picture in (plan.plot(), ms.plot(plan), ms.plot(plan.plan)):
+        written = [text.get_text() for axes in picture.axes for text in axes.texts]
+        assert any(re.match(r"\d\.\d/addmm", name) for name in written)
+    plan.save(tmp_path / "plan.json")
+    code = "import sys; sys.modules['torch'] = None; from memsched.cli import main; main()"
+    command = [sys.executable, "-c", code, "trace", str(tmp_path / "plan.json"), "-o", str(tmp_path / "trace.json")]
+    subprocess.run(command, check=True)
+    assert '"3.0/mm' in (tmp_path / "trace.json").read_text()
 
 
 def losses(model: nn.Module, x: torch.Tensor, steps: int = 4) -> list[float]:

@@ -26,6 +26,7 @@ from memsched.problems.budget import parse_memory, slowest, told_bytes, told_if_
 from memsched.problems.machines import LINKS, MACHINES
 from memsched.problems.problem import Problem, altered, problem_from, simulate
 from memsched.result import Result
+from memsched.show.modules import document_in_modules
 from memsched.study.sources import PROBLEMS, imported_problem, known_bandwidth, named_problem, path_in
 from memsched.support.documents import Document, read_device, read_document, read_plan
 from memsched.support.files import check_regular, read_stream, same_file
@@ -263,10 +264,16 @@ def read_saved(source: str, *formats: str) -> Document:
     inner = document.get("result")
     if not isinstance(inner, dict):  # a text would be the path of another file
         raise InvalidInputError(f"result of '{source}' is {shown(inner)}; it must be an object")
+    plan = document.get("plan")
+    modules = plan.get("modules") if isinstance(plan, dict) else None
     try:
-        return read_document(inner, *RESULTS)
+        found = read_document(inner, *RESULTS)
     except InvalidInputError as error:
         raise InvalidInputError(f"result of '{source}': {error}") from error
+    try:
+        return document_in_modules(found, modules) if isinstance(modules, dict) else found
+    except (AttributeError, LookupError, TypeError):
+        return found  # it is damaged: who reads it says how
 
 
 def load_problem(source: str) -> Problem:

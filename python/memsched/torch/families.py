@@ -165,7 +165,7 @@ def _build_own(spec: ModelSpec, text: str) -> Callable[[], Parts]:
     A function may return the model, or the model with its inputs; a class is called alike, and a model is taken as it
     is.
     """
-    with _the_users(spec, f"the module {spec.family!r} cannot be imported"):
+    with failing_as(f"the module {spec.family!r} cannot be imported"), first_on_path(spec.folder):
         try:
             module = importlib.import_module(spec.family)
         except ModuleNotFoundError as error:
@@ -193,11 +193,10 @@ def _build_own(spec: ModelSpec, text: str) -> Callable[[], Parts]:
 
 
 @contextlib.contextmanager
-def _the_users(spec: ModelSpec, failed: str) -> Iterator[None]:
-    """Run code of the user's, which finds its neighbours; what it raises, or its end of the process, is told."""
+def failing_as(failed: str) -> Iterator[None]:
+    """What code of the user's raises, or that it ends the process, is told in a sentence."""
     try:
-        with first_on_path(spec.folder):
-            yield
+        yield
     except MemschedError:
         raise
     except (Exception, SystemExit) as error:
@@ -205,7 +204,7 @@ def _the_users(spec: ModelSpec, failed: str) -> Iterator[None]:
 
 
 def _called(function: Callable[..., Any], spec: ModelSpec, text: str) -> Parts:
-    with _the_users(spec, f"{text} cannot make its model"):
+    with first_on_path(spec.folder):
         made = function(**spec.options)
     model, args = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from memsched.errors import visible
 from memsched.problems.problem import peak_memory
 from memsched.result import Result
+from memsched.show.modules import in_modules
 from memsched.support.formats import (
     counted,
     format_bandwidth,
@@ -32,6 +33,10 @@ NO_OPTIMIZER = "no optimizer was given, and none is counted"
 class _HasResult(Protocol):
     @property
     def result(self) -> Result: ...
+    @property
+    def modules(self) -> Mapping[str, str]: ...
+    @property
+    def shown(self) -> Result: ...
 
 
 class ShowsResult:
@@ -39,15 +44,20 @@ class ShowsResult:
 
     __slots__ = ()
 
+    @property
+    def shown(self: _HasResult) -> Result:
+        """The result with ops and tensors called "module/op", where modules are known."""
+        return in_modules(self.result, self.modules)
+
     def __str__(self: _HasResult) -> str:
         return str(self.result)
 
     def _repr_html_(self: _HasResult) -> str:
-        return self.result._repr_html_()
+        return self.shown._repr_html_()
 
     def plot(self: _HasResult, path: str | os.PathLike[str] | None = None) -> Figure:
         """Draw the plan, as `memsched.plot` does, and save the picture if a path is given."""
-        return self.result.plot(path)
+        return self.shown.plot(path)
 
     def to_pandas(self: _HasResult) -> pandas.DataFrame:
         """A row for each step, as `Result.to_pandas` gives it."""

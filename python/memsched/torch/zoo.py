@@ -14,7 +14,7 @@ from memsched.errors import InvalidInputError
 from memsched.problems.specs import INPUT_FORMS, InputSpec, parse_input, parse_model
 from memsched.support import checks
 from memsched.torch import weightless
-from memsched.torch.families import Parts, builder_of, torchvision
+from memsched.torch.families import Parts, builder_of, failing_as, torchvision
 
 __all__ = ["Built", "build", "parse_input", "torchvision"]
 
@@ -116,7 +116,8 @@ def build(
     light = fake is not None or where.type == "meta"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(checks.count("seed", seed, 0, 2**63 - 1))
-        parts = weightless.construct(make) if light else make()
+        with failing_as(f"{spec} cannot make its model"):
+            parts = weightless.construct(make) if light else make()
         with fake or contextlib.nullcontext():
             args = _make_args(parts, input, spec, dtype)
     model = parts.model.train()

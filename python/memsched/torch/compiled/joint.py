@@ -119,9 +119,10 @@ class Joint:
 
 
 def modules_in(joint: Joint, start: str) -> Iterator[tuple[str, str]]:
-    """Operations of the forward, whose names begin so, and the modules to which they belong, by their paths."""
+    """Operations, whose names begin so, and the modules to which they or their forward belong, by their paths."""
     for op in joint.operations:
-        for path, *_ in list((op.node.meta.get("nn_module_stack") or {}).values())[-1:]:
+        stack = op.node.meta.get("nn_module_stack") or op.node.meta.get("fwd_nn_module_stack") or {}
+        for path, *_ in list(stack.values())[-1:]:
             below = re.sub(r"^L\['\w+'\]\.?", "", str(path))
             if below:  # not the model itself
                 yield start + op.node.name, re.sub(r"_modules\['(\w+)'\]", r"\1", below)

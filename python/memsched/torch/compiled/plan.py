@@ -57,7 +57,7 @@ class CompiledPlan(ShowsResult):
     compiled : int, optional
         The peak of compiled code, which may hold more than the tensors of the plan, or less.
     modules : dict
-        Of operations of the forward, the module that they belong to, such as "blocks.0.norm".
+        Of operations, the module that they, or their forward, belong to, such as "blocks.0.norm".
     """
 
     result: Result
