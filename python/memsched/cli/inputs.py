@@ -24,9 +24,9 @@ from memsched.planners.registry import PLANNERS, planners_of
 from memsched.problems.bounds import bound_of, certified
 from memsched.problems.budget import parse_memory, slowest, told_bytes, told_if_late, told_if_slow
 from memsched.problems.machines import LINKS, MACHINES
+from memsched.problems.modules import in_modules
 from memsched.problems.problem import Problem, altered, problem_from, simulate
 from memsched.result import Result
-from memsched.show.modules import document_in_modules
 from memsched.study.sources import PROBLEMS, imported_problem, known_bandwidth, named_problem, path_in
 from memsched.support.documents import Document, read_device, read_document, read_plan
 from memsched.support.files import check_regular, read_stream, same_file
@@ -271,7 +271,7 @@ def read_saved(source: str, *formats: str) -> Document:
     except InvalidInputError as error:
         raise InvalidInputError(f"result of '{source}': {error}") from error
     try:
-        return document_in_modules(found, modules) if isinstance(modules, dict) else found
+        return in_modules(found, modules) if isinstance(modules, dict) else found
     except (AttributeError, LookupError, TypeError):
         return found  # it is damaged: who reads it says how
 

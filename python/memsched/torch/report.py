@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from memsched.errors import visible
+from memsched.problems.modules import in_modules
 from memsched.problems.problem import peak_memory
 from memsched.result import Result
-from memsched.show.modules import in_modules
 from memsched.support.formats import (
     counted,
     format_bandwidth,
@@ -47,7 +47,8 @@ class ShowsResult:
     @property
     def shown(self: _HasResult) -> Result:
         """The result with ops and tensors called "module/op", where modules are known."""
-        return in_modules(self.result, self.modules)
+        named = self.modules
+        return Result.from_json(in_modules(self.result.to_json(), named)) if named else self.result
 
     def __str__(self: _HasResult) -> str:
         return str(self.result)

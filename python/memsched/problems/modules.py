@@ -1,28 +1,23 @@
-"""Plans of PyTorch models with ops and tensors called "module/op", as pictures, pages and tables tell them."""
+"""Plans of PyTorch models with ops and tensors called "module/op", as pictures, pages and traces tell them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from memsched.result import Result
 from memsched.support.documents import Document
 
 
-def in_modules(result: Result, modules: Mapping[str, str]) -> Result:
-    """The same plan, with these modules in the names of ops, and of the tensors that they write.
+def in_modules(document: Document, modules: Mapping[str, str]) -> Document:
+    """The JSON form of the same result, with these modules in the names of ops, and of the tensors that they write.
 
     Examples
     --------
     >>> import memsched as ms
     >>> result = ms.selective(ms.to_graph(ms.Chain([1], [1], [4, 4], [4, 4])), 20)
-    >>> [step["run"] for step in in_modules(result, {"F1": "layers.0"}).schedule.steps if "run" in step]
+    >>> named = in_modules(result.to_json(), {"F1": "layers.0"})
+    >>> [step["run"] for step in named["schedule"]["steps"] if "run" in step]
     ['layers.0/F1', 'loss', 'B1']
     """
-    return Result.from_json(document_in_modules(result.to_json(), modules)) if modules else result
-
-
-def document_in_modules(document: Document, modules: Mapping[str, str]) -> Document:
-    """The same for the JSON form of a result."""
     graph, placement = document["problem"], document["placement"]
     if not isinstance(graph, dict) or "ops" not in graph:
         return document
