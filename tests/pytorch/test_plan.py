@@ -90,6 +90,9 @@ def test_pictures_name_modules(model: nn.Sequential, x: torch.Tensor, tmp_path: 
     for picture in (plan.plot(), ms.plot(plan), ms.plot(plan.plan)):
         written = [text.get_text() for axes in picture.axes for text in axes.texts]
         assert any(re.match(r"\d\.\d/addmm", name) for name in written)
+    step = ms.torch.plan_step(model, (x,), lambda result: result.square().mean(), budget="100%", device=V100)
+    assert {"0.0", "3.0"} <= set(step.modules.values())
+    assert not any("closure" in module for module in step.modules.values())  # the model is a variable of the step's
     plan.save(tmp_path / "plan.json")
     code = "import sys; sys.modules['torch'] = None; from memsched.cli import main; main()"
     command = [sys.executable, "-c", code, "trace", str(tmp_path / "plan.json"), "-o", str(tmp_path / "trace.json")]

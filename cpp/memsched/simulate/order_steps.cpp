@@ -1,6 +1,7 @@
 #include "memsched/simulate/order_steps.h"
 
 namespace memsched {
+
 StepList order_steps(const Graph& graph, const std::vector<OpId>& order, const std::vector<std::uint8_t>& keep,
                      Bytes limit) {
     std::vector<std::int32_t> left(graph.tensors().size(), 0); // remaining readers

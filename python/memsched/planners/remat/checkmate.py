@@ -15,6 +15,7 @@ from memsched.planners.entry import Planner
 from memsched.problems.problem import Problem, graph_of, least_of
 from memsched.result import Result
 from memsched.support import quantities
+from memsched.support.checks import EXACT_BYTES
 from memsched.support.memo import once_per_object
 from memsched.support.types import Quantity
 
@@ -127,14 +128,10 @@ def checkmate(
     if _listed_peak(graph) <= memory:  # each op once, in the listed order, in its fastest algorithm that fits
         flags, ops = [0] * _core.tensor_count(graph), list(range(_core.op_count(graph)))
         plans.append(_core.order_schedule(graph, ops, flags, memory, memory, named))
-    count = _core.op_count(graph)
-    if not plans and count > MOST_VARIABLES:  # an op has one at the least
-        raise _too_large(call, count)
-    listed = graph.ops
-    bound = math.fsum(min(float(one["time"]) for one in op["choices"]) for op in listed)
+    bound = _core.graph_bounds(graph, Device(EXACT_BYTES, math.inf), EXACT_BYTES)[0]  # each op once, the fastest way
     fastest = any(_core.simulate_graph(graph, plan, device).makespan <= bound * (1 + _ROUNDING) for plan in plans)
-    turns, variables, time_up, fewest = None, 0, False, fewest_variables(listed)
-    if not fastest and fewest <= MOST_VARIABLES:
+    turns, variables, time_up, fewest = None, 0, False, _core.op_count(graph)  # an op has one at the least
+    if not fastest and fewest <= MOST_VARIABLES and (fewest := fewest_variables(graph.ops)) <= MOST_VARIABLES:
         turns = turns_of(graph, timed=True)
     if turns is not None and turns.variables <= MOST_VARIABLES:
         found = recompute_ilp(turns, memory, until=until)

@@ -123,7 +123,7 @@ def modules_in(joint: Joint, start: str) -> Iterator[tuple[str, str]]:
     for op in joint.operations:
         stack = op.node.meta.get("nn_module_stack") or op.node.meta.get("fwd_nn_module_stack") or {}
         for path, *_ in list(stack.values())[-1:]:
-            below = re.sub(r"^L\['\w+'\]\.?", "", str(path))
+            below = re.sub(r"^L\['\w+'\]\.?(__closure__\[\d+\]\.cell_contents\.?)*", "", str(path))
             if below:  # not the model itself
                 yield start + op.node.name, re.sub(r"_modules\['(\w+)'\]", r"\1", below)
 
