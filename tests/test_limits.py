@@ -178,13 +178,16 @@ def test_checkmate_keeps_its_limit() -> None:
 def test_checkmate_refuses_or_plans_a_large_graph_without_reading_it(layers: int) -> None:
     pytest.importorskip("highspy")
     graph = ms.to_graph(ms.Chain([1.0] * layers, [1.0] * layers, [4] * (layers + 1), [4] * (layers + 1)))
-    began = time.process_time()
-    with pytest.raises(ms.LimitError, match="variables"):
-        ms.checkmate(graph, ms.peak_memory(graph) // 2, time_limit=0.05)
-    between = time.process_time()
-    assert between - began < 1.2 * 0.05 + 0.2
-    assert ms.checkmate(graph, ms.peak_memory(graph), time_limit=0.05).optimal
-    assert time.process_time() - between < 1.2 * 0.05 + 0.2
+
+    def refused(graph: ms.Graph) -> None:
+        with pytest.raises(ms.LimitError, match="variables"):
+            ms.checkmate(graph, ms.peak_memory(graph) // 2, time_limit=0.05)
+
+    def planned(graph: ms.Graph) -> None:
+        assert ms.checkmate(graph, ms.peak_memory(graph), time_limit=0.05).optimal
+
+    kept(0.05, refused, graph)
+    kept(0.05, planned, graph)
 
 
 @pytest.mark.slow

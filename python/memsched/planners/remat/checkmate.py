@@ -124,12 +124,12 @@ def checkmate(
     graph, device = call.graph, call.device
     named = {"name": "checkmate", "time_limit": limit}
     until, memory = time.monotonic() + limit, device.memory
-    plans: list[Schedule] = []
+    results: list[Result] = []
     if _listed_peak(graph) <= memory:  # each op once, in the listed order, in its fastest algorithm that fits
         flags, ops = [0] * _core.tensor_count(graph), list(range(_core.op_count(graph)))
-        plans.append(_core.order_schedule(graph, ops, flags, memory, memory, named))
+        results.append(call.result({}, _core.order_schedule(graph, ops, flags, memory, memory, named)))
     bound = _core.graph_bounds(graph, Device(EXACT_BYTES, math.inf), EXACT_BYTES)[0]  # each op once, the fastest way
-    fastest = any(_core.simulate_graph(graph, plan, device).makespan <= bound * (1 + _ROUNDING) for plan in plans)
+    fastest = any(one.makespan <= bound * (1 + _ROUNDING) for one in results)
     turns, variables, time_up, fewest = None, 0, False, _core.op_count(graph)  # an op has one at the least
     if not fastest and fewest <= MOST_VARIABLES and (fewest := fewest_variables(graph.ops)) <= MOST_VARIABLES:
         turns = turns_of(graph, timed=True)
@@ -137,10 +137,10 @@ def checkmate(
         found = recompute_ilp(turns, memory, until=until)
         bound, variables, time_up = found.bound, found.variables, found.time_up
         if found.runs is not None and turns.peak(found.runs) <= memory:
-            plans.append(_schedule(graph, turns, turns.lean(found.runs, memory, until), memory, named))
-    if not plans:
+            lean = turns.lean(found.runs, memory, until)
+            results.append(call.result({}, _schedule(graph, turns, lean, memory, named)))
+    if not results:
         raise _too_large(call, fewest) if turns is None else _no_plan(call, turns, bound, time_up, until)
-    results = [call.result({}, plan) for plan in plans]
     best = min(results, key=lambda result: result.makespan)
     bound = min(bound, best.makespan)
     params = {
