@@ -91,8 +91,8 @@ def test_pictures_name_modules(model: nn.Sequential, x: torch.Tensor, tmp_path: 
         written = [text.get_text() for axes in picture.axes for text in axes.texts]
         assert any(re.match(r"\d\.\d/addmm", name) for name in written)
     step = ms.torch.plan_step(model, (x,), lambda result: result.square().mean(), budget="100%", device=V100)
-    assert {"0.0", "3.0"} <= set(step.modules.values())
-    assert not any("closure" in module for module in step.modules.values())  # the model is a variable of the step's
+    assert {"0.0", "3.0"} <= set(step.plan.modules.values())
+    assert not any("closure" in module for module in step.plan.modules.values())
     plan.save(tmp_path / "plan.json")
     code = "import sys; sys.modules['torch'] = None; from memsched.cli import main; main()"
     command = [sys.executable, "-c", code, "trace", str(tmp_path / "plan.json"), "-o", str(tmp_path / "trace.json")]

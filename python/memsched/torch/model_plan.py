@@ -234,11 +234,6 @@ class TorchPlan(ShowsResult):
                 device=self.device,
             )
 
-    @property
-    def modules(self) -> Mapping[str, str]:
-        """Of operations, the module that they belong to."""
-        return self.plan.modules
-
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON. `load` reads it, on this machine or another with the same kind of device."""
         write_document(path, self.to_json())

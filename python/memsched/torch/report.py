@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from memsched.errors import visible
 from memsched.problems.modules import in_modules
@@ -34,8 +34,6 @@ class _HasResult(Protocol):
     @property
     def result(self) -> Result: ...
     @property
-    def modules(self) -> Mapping[str, str]: ...
-    @property
     def shown(self) -> Result: ...
 
 
@@ -47,7 +45,8 @@ class ShowsResult:
     @property
     def shown(self: _HasResult) -> Result:
         """The result with ops and tensors called "module/op", where modules are known."""
-        named = self.modules
+        captured: Any = getattr(self, "plan", self)
+        named: Mapping[str, str] = captured.modules
         return Result.from_json(in_modules(self.result.to_json(), named)) if named else self.result
 
     def __str__(self: _HasResult) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -71,11 +71,6 @@ class StepPlan(ShowsResult):
 
     def __repr__(self) -> str:
         return f"StepPlan({self.result!r})"
-
-    @property
-    def modules(self) -> Mapping[str, str]:
-        """Of operations, the module that they belong to."""
-        return self.plan.modules
 
     @property
     def problem(self) -> Problem:
