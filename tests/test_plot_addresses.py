@@ -230,7 +230,7 @@ def test_moments_that_hardly_differ_as_floats_are_drawn_from_the_first(first: in
     axes = figure.axes[0]
     assert axes.get_xlim() == (0, 3)
     assert sorted((left, right) for left, _, right, _ in boxes(axes)) == [(0, 1), (1, 3)]
-    assert f"time since {first}, in the unit of the buffers" in words(figure)
+    assert f"time since {first}, as in start and end of the buffers" in words(figure)
     drawn, _ = overlay(figure, placement, 10_000)
     lefts, widths = ([float(one) for one in re.findall(rf' {key}="(.*?)"', drawn)] for key in ("x", "width"))
     (near, wide), (far, wider) = sorted(zip(lefts, widths, strict=True))

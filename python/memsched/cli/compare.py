@@ -21,7 +21,7 @@ from memsched.show.words import unasked
 from memsched.study.compare import compare as run_planners
 from memsched.study.compare import nearest
 from memsched.support.documents import fields, plain, write_document
-from memsched.support.formats import Bytes, exact_bytes, format_bytes, format_seconds
+from memsched.support.formats import Bytes, exact_bytes, format_bound, format_bytes, format_seconds
 from memsched.support.units import PERCENT_ENDS
 from memsched.support.views import rows_of
 
@@ -37,8 +37,8 @@ def _header(problem: Problem, built: Built, known: Bounds) -> Table:
     if memory < min_memory(problem):
         where = ", below min_memory"
     said = (("compute", known.compute), ("transfer", known.transfer), ("fractional", known.fractional))
-    each = ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in said)
-    again = format_seconds(known.recompute)
+    each = ", ".join(f"{name} {format_bound(seconds)}" for name, seconds in said)
+    again = format_bound(known.recompute)
     rows = [
         ("problem", show.describe_problem(problem, unit)),
         ("memory", f"{exact_bytes(memory, unit)}{where}"),

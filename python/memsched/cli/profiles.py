@@ -15,7 +15,7 @@ from memsched.cli.show import new_table, print_csv, print_json, print_rich, show
 from memsched.errors import InvalidInputError
 from memsched.planners.registry import min_memory
 from memsched.problems.problem import peak_memory
-from memsched.support.formats import format_bytes, format_seconds
+from memsched.support.formats import enough_bytes, format_bytes, format_seconds
 
 
 def _figures(problem: Chain | Graph) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def _figures(problem: Chain | Graph) -> dict[str, Any]:
 def _show(rows: list[dict[str, Any]], title: str, size: str) -> None:
     table = new_table(title, size, "min_memory", "peak_memory", "resident", "compute")
     for row in rows:
-        sizes = (format_bytes(row[key]) for key in ("min_memory", "peak_memory", "resident"))
+        sizes = (enough_bytes(row["min_memory"]), *(format_bytes(row[key]) for key in ("peak_memory", "resident")))
         cells = (row["name"], str(row[size]), *sizes, format_seconds(row["compute_time"]))
         table.add_row(*(shown(cell) for cell in cells))
     print_rich(table)

@@ -32,7 +32,15 @@ from memsched.show.arena import budget_of
 from memsched.study.feature_maps import CLASSES, feature_map_classes
 from memsched.support.csv_rows import csv_of
 from memsched.support.documents import plain
-from memsched.support.formats import counted, exact_bytes, format_bytes, format_link, format_number, format_seconds
+from memsched.support.formats import (
+    counted,
+    enough_bytes,
+    exact_bytes,
+    format_bytes,
+    format_link,
+    format_number,
+    format_seconds,
+)
 
 if TYPE_CHECKING:
     from memsched.cli.inputs import Built
@@ -221,7 +229,7 @@ def working(text: str) -> Iterator[Callable[[str], None]]:
 
 def describe_problem(problem: Problem, unit: str) -> str:
     """How large a problem is, and the memory between which its plans are, in a unit like this one."""
-    least, most = format_bytes(min_memory(problem), unit), format_bytes(peak_memory(problem), unit)
+    least, most = enough_bytes(min_memory(problem), unit), format_bytes(peak_memory(problem), unit)
     return f"{stages_or_ops(problem)}, min_memory {least}, peak of the plain run {most}"
 
 

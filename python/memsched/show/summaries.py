@@ -27,6 +27,7 @@ from memsched.study.sweep.table import Sweep
 from memsched.support.formats import (
     counted,
     format_bandwidth,
+    format_bound,
     format_bytes,
     format_link,
     format_percent,
@@ -244,23 +245,23 @@ def _placement(found: Placement) -> Table:
 
 def _bounds(found: Bounds) -> Table:
     once, whole = "of plans that run each op once", "of all plans with whole tensors"
-    best, most = format_seconds(found.best), max(found.compute, found.transfer, found.fractional)
+    best, most = format_bound(found.best), max(found.compute, found.transfer, found.fractional)
     if found.best == found.recompute < most:
         best = f"{best} {whole}"
     elif found.best < found.recompute:
-        best = f"{format_seconds(found.recompute)} with whole tensors, {best} in pieces, {once}"
+        best = f"{format_bound(found.recompute)} with whole tensors, {best} in pieces, {once}"
     else:
         best = f"{best} {once}"
     rows = {
         "best": best,
-        "compute": f"{format_seconds(found.compute)} of all plans",
-        "transfer": f"{format_seconds(found.transfer)} {once}",
-        "fractional": f"{format_seconds(found.fractional)} {once}",
-        "recompute": f"{format_seconds(found.recompute)} {whole}",
+        "compute": f"{format_bound(found.compute)} of all plans",
+        "transfer": f"{format_bound(found.transfer)} {once}",
+        "fractional": f"{format_bound(found.fractional)} {once}",
+        "recompute": f"{format_bound(found.recompute)} {whole}",
     }
     if found.interruptible is not None:
         proven = "" if found.interruptible_proven else ", or more"
-        rows["interruptible"] = f"{format_seconds(found.interruptible)}{proven}, of the model of that name"
+        rows["interruptible"] = f"{format_bound(found.interruptible)}{proven}, of the model of that name"
     return Table(title="lower bounds", rows=[*rows.items()])
 
 

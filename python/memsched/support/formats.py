@@ -124,6 +124,17 @@ def exact_bytes(count: int, unit: str = "", *, up: bool = False) -> str:
     return text if text == f"{count} B" else f"{text} ({count:,} bytes)"
 
 
+def enough_bytes(count: int, unit: str = "") -> str:
+    """A size in a unit, without the bytes, and not below it, so that it is enough where it is typed.
+
+    Examples
+    --------
+    >>> enough_bytes(607_359_968), enough_bytes(607_359_968, "GB")
+    ('579.3 MiB', '0.6074 GB')
+    """
+    return exact_bytes(count, unit, up=True).partition(" (")[0]
+
+
 def _rounded_up(amount: Fraction, digits: int) -> str:
     """The least number of this many digits that is not below an amount, or more digits before the point."""
     places = digits
@@ -188,6 +199,17 @@ def format_seconds(seconds: float, digits: int = 4) -> str:
         if float(_rounded(amount, digits)) >= 1:
             return f"{_rounded(amount, digits)} {unit}"
     return f"{_rounded(seconds * 1e9, digits)} ns"
+
+
+def format_bound(seconds: float) -> str:
+    """A lower bound on the duration of plans; an infinite one proves that there is no plan.
+
+    Examples
+    --------
+    >>> format_bound(0.25), format_bound(math.inf)
+    ('250 ms', 'none fits')
+    """
+    return "none fits" if math.isinf(seconds) else format_seconds(seconds)
 
 
 def format_percent(fraction: float) -> str:

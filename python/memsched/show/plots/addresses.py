@@ -53,7 +53,7 @@ _LABELS = 100  # at most, in one arena
 _LETTERS = (24, 14)  # of names that are shortened to fit, and that no other name is shortened to
 _HEIGHTS = (4.4, 7.4)  # inches of a panel
 _INCH = 0.02  # of its height, for each buffer
-_OF_BUFFERS = "time, in the unit of the buffers (of a plan: its steps)"
+_OF_BUFFERS = "time, as in start and end of the buffers"
 _FLAT = 1e-3  # the width of a picture without buffers, relative to their moment
 _MOST_SITES = 6  # names that have a colour of their own
 _OTHERS = "others"
@@ -120,7 +120,7 @@ def kind_among(sites: dict[str, str], name: str | None) -> str:
 def axis_of(placement: Placement) -> str:
     """What the axis of time of a placement is called."""
     zero = origin(placement)
-    return f"time since {zero}, in the unit of the buffers (of a plan: its steps)" if zero else _OF_BUFFERS
+    return f"time since {zero}, as in start and end of the buffers" if zero else _OF_BUFFERS
 
 
 def _of_placement(placement: Placement, sites: dict[str, str]) -> _Arena:

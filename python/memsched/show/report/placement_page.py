@@ -16,8 +16,8 @@ from memsched.support.formats import counted
 
 _BUFFERS = (
     Column(title="buffer"),
-    Column(title="from", kind="count", hint="in the unit of the buffers"),
-    Column(title="until", kind="count", hint="in the unit of the buffers, end excluded"),
+    Column(title="from", kind="count", hint="as in start of the buffers"),
+    Column(title="until", kind="count", hint="as in end of the buffers, which is excluded"),
     Column(title="bytes", kind="bytes"),
     Column(title="offset", kind="count", hint="its first byte in the arena"),
     Column(title="allocated in", hint="the innermost call, where a snapshot tells it"),
