@@ -114,7 +114,7 @@ TORCH_MAY_USE = {
         "planners.registry",
         "problems",
         "result",
-        "study.compare",
+        "study.auto",
         "study.fit",
         "support",
     ),

@@ -112,7 +112,6 @@ def test_bad_input_is_refused_before_planning(folder: Path, monkeypatch: pytest.
     assert "picture" in fails("c.json", "-o", "f.gif")
     assert "cannot be written" in fails("c.json", "-o", "none/f.png")
     assert "'magic'" in fails("c.json", "-p", "magic")
-    assert "'auto'" in fails("c.json", "-p", "auto")
     assert "16MiB" in fails("c.json", "--chunk", "half")
     assert "--points" in fails("c.json", "--points", "1")
     assert "problem is a Graph; rotor plans a Chain" in fails("g.json", "-b", "1", "-p", "rotor")

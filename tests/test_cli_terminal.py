@@ -144,7 +144,7 @@ class TestCompletion:
         assert self.completed("plan", "resnet18-224-b3") == [f"plain,{SMALL}"]
         assert self.completed("plan", "vit-224-b64") == ["plain,vit-224-b64-bf16", "plain,vit-224-b64-f32"]
         assert self.completed("plan", "x", "-p", "a") == ["plain,auto", "plain,autoswap"]
-        assert self.completed("compare", "x", "-p", "a") == ["plain,autoswap"]
+        assert self.completed("compare", "x", "-p", "a") == ["plain,auto", "plain,autoswap"]
 
     def test_problems_with_a_colon_as_bash_takes_them_apart(self) -> None:
         shipped = [f"plain,{name}" for name in ms.profiles.graph_names()]

@@ -87,8 +87,8 @@ def test_that_no_planner_found_a_plan_is_not_called_a_proof(monkeypatch: pytest.
     graph, memory = ms.to_graph(chain), 16
     least = ms.min_memory(graph)
     with monkeypatch.context() as patch:
-        patch.setattr(sys.modules["memsched.study.compare"], "suits", lambda _: False)
-        patch.setattr(sys.modules["memsched.study.compare"], "recompute_bound", lambda *_: 0.0)
+        patch.setattr(sys.modules["memsched.study.auto"], "suits", lambda _: False)
+        patch.setattr(sys.modules["memsched.study.auto"], "recompute_bound", lambda *_: 0.0)
         with pytest.raises(
             ms.InfeasibleError, match=f"proven only below {least} B, which one op alone needs"
         ) as caught:
@@ -115,7 +115,7 @@ def test_pebbles_has_what_is_left_of_the_time_of_all(monkeypatch: pytest.MonkeyP
         given.append(time_limit)
         return pebbles(*arguments, time_limit=time_limit, **more)
 
-    monkeypatch.setattr(sys.modules["memsched.study.compare"], "pebbles", asked)
+    monkeypatch.setattr(sys.modules["memsched.study.auto"], "pebbles", asked)
     ms.plan(ms.to_graph(CHAIN), 24, 2.0, time_limit=limit)
     assert given
     assert all(one is not None and 0 < one < 0.4 if limit else one is None for one in given)
@@ -188,3 +188,11 @@ def test_a_memory_that_is_named_is_said_to_hold_for_larger_hosts_only(host: int)
     ) as told:
         ms.plan(chain, device=ms.Device(least - 1, 1, host_memory=host))
     assert told.value.min_memory == least
+
+
+def test_a_short_limit_is_enough_for_the_plan_of_the_best_planner() -> None:
+    """On chains, too, others had their turn before, and took all of the time."""
+    chain = ms.profiles.load("densenet121-224-b32")
+    least = ms.min_memory(chain)
+    with_little = ms.plan(chain, least, "6GB/s", time_limit=0.3)
+    assert with_little.makespan < 1.3 * ms.selective(chain, least, "6GB/s").makespan  # 6.7 times as long before

@@ -210,3 +210,18 @@ def test_a_time_limit_for_each_point_is_no_worse_than_one_for_a_single_plan() ->
     found = ms.frontier(chain, "12.2GB/s", planner="pofo", points=3, time_limit=0.2)
     single = ms.pofo(chain, int(found.memory[0]), 12.2e9, time_limit=0.05)
     assert found.makespan[0] <= 1.05 * single.makespan
+
+
+@pytest.mark.parametrize("problem", [CHAIN, ms.to_graph(CHAIN)], ids=["chain", "graph"])
+def test_auto_has_a_curve_and_a_row(problem: ms.Chain | ms.Graph) -> None:
+    curve = ms.frontier(problem, 2.0, planner="auto", points=4, time_limit=0)
+    assert curve.planner == "auto"
+    for memory, result in zip(curve.memory.tolist(), curve.results, strict=True):
+        alone = ms.plan(problem, memory, 2.0, time_limit=0)
+        assert result is not None
+        assert result.makespan == alone.makespan
+        row = ms.compare(problem, memory, 2.0, planners="auto,selective", time_limit=0)["auto"]
+        assert isinstance(row, ms.Result)
+        assert row.makespan == alone.makespan
+    with pytest.raises(ms.InvalidInputError, match="auto has no table"):
+        ms.frontier(problem, 2.0, planner="auto", slots=5)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import memsched as ms
 from memsched.planners.call import Draft
 from memsched.planners.registry import planners_of
-from memsched.study import compare, ladder
+from memsched.study import auto, ladder
 from memsched.testing import chains, graphs
 
 
@@ -93,7 +93,7 @@ def test_nothing_more_gives_a_slower_plan(
 @pytest.fixture
 def without_selective(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other planners' own plans get slower with more, which `plan` must mend."""
-    monkeypatch.setattr(compare, "planners_of", lambda problem: [n for n in planners_of(problem) if n != "selective"])
+    monkeypatch.setattr(auto, "planners_of", lambda problem: [n for n in planners_of(problem) if n != "selective"])
 
 
 @pytest.mark.usefixtures("without_selective")
@@ -155,14 +155,13 @@ def test_what_was_planned_for_a_rung_is_there_for_the_next_call(monkeypatch: pyt
     memory = 810_212_448
     first = ms.plan(chain, memory, 12.2e9)
     asked: list[int] = []
-    compare = sys.modules["memsched.study.compare"]
-    outcome = compare._outcome
+    outcome = auto.outcome
 
     def counted(entry: object, problem: ms.Chain, device: ms.Device, *more: object) -> object:
         asked.append(device.memory)
         return outcome(entry, problem, device, *more)
 
-    monkeypatch.setattr(compare, "_outcome", counted)
+    monkeypatch.setattr(auto, "outcome", counted)
     again = ms.plan(chain, memory, 12.2e9)
     assert set(asked) == {memory}
     assert (again.schedule, again.makespan) == (first.schedule, first.makespan)

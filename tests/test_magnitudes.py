@@ -21,7 +21,7 @@ from memsched.planners.sets import plans_of
 from memsched.problems import bounds
 from memsched.problems.bounds import certified
 from memsched.problems.budget import parse_memory
-from memsched.study.compare import _bounded
+from memsched.study.auto import _bounded
 from memsched.support.units import parse_bytes
 from test_tiny_graphs import tiny_graph
 

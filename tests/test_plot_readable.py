@@ -16,7 +16,8 @@ import memsched as ms
 from memsched.planners.registry import PLANNERS
 from memsched.show.plots import classes as classes_module
 from memsched.show.plots import palette
-from memsched.show.plots.figure import NOISE, bar_names, readable
+from memsched.show.plots.bars import Bar, draw_bars
+from memsched.show.plots.figure import NOISE, bar_names, drawing, readable
 from memsched.show.plots.frontier import plot_frontier
 from memsched.show.plots.plan import plot
 from memsched.show.report.sweep_page import sweep_page
@@ -517,3 +518,16 @@ def test_a_loss_is_in_the_legend_where_it_is_seen(seconds: float) -> None:
     named = [text.get_text() for text in legend.get_texts()]
     assert ("loss" in named) == (seconds > 0)
     assert {"forward", "backward"} <= {*named}
+
+
+@pytest.mark.parametrize(
+    "words", ["", "4.274 ms if it fit, batch up to 104857600", "for larger batches, batch up to 94475"]
+)
+def test_words_beside_bars_are_within_the_picture(words: str) -> None:
+    with drawing(None, "MB") as figure:
+        draw_bars(
+            figure, [Bar("recompute and offload", 1.0, "0.5", words), Bar("plain", 2.0, "0.5", "8 ms")], "MB", 2.0
+        )
+        figure.canvas.draw()
+        edges = [text.get_window_extent().x1 for text in figure.axes[0].texts]
+        assert max(edges) <= figure.bbox.x1

@@ -551,7 +551,7 @@ def test_every_colour_of_data_stands_out_by_day_and_by_night() -> None:
 def test_a_study_runs_all_planners_of_the_problem() -> None:
     found = study(RESULT, 0.0)
     assert list(found.outcomes) == list(ms.compare(CHAIN, device=RESULT.device, time_limit=0.0))
-    assert [curve.planner for curve in found.curves] == ["pofo", "rotor", "offload", "greedy"]
+    assert [curve.planner for curve in found.curves] == ["selective", "pofo", "rotor", "offload", "greedy"]
     assert all(31 in curve.memory for curve in found.curves)
     text = results_page([RESULT], [found])
     rows = data_of(text)["tables"]["planners-0"]["rows"]

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 
 import memsched as ms
-import memsched.study.compare
+import memsched.study.auto
 from memsched.cli.app import command_line
 from memsched.testing import random_repeated, repeated_schedules
 from oracles.steady import period
@@ -270,13 +270,13 @@ def test_what_has_no_plan_has_no_least_memory() -> None:
 def test_without_time_no_clock_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a limit of 0 the search ends after its moves, for how far it comes in a moment is another each time."""
     limits = []
-    plain = memsched.study.compare._outcome
+    plain = memsched.study.auto.outcome
 
     def outcome(entry: Any, problem: Any, device: Any, options: dict[str, Any]) -> Any:
         limits.append(options.get("time_limit"))
         return plain(entry, problem, device, options)
 
-    monkeypatch.setattr(memsched.study.compare, "_outcome", outcome)
+    monkeypatch.setattr(memsched.study.auto, "outcome", outcome)
     ms.plan(layers(2), "60%", 8.0, time_limit=0)
     assert set(limits) == {None}
 

@@ -37,7 +37,8 @@ from memsched.problems.problem import peak_memory, simulate, to_graph
 from memsched.result import Result
 from memsched.show.frames import chain_columns, placement_columns
 from memsched.study.addresses import place, with_addresses
-from memsched.study.compare import compare, plan
+from memsched.study.auto import plan
+from memsched.study.compare import compare
 from memsched.study.comparison import Comparison
 from memsched.study.feature_maps import feature_map_classes
 from memsched.study.frontier import Frontier, frontier

@@ -192,15 +192,17 @@ class Result(Saved, Tabular, Drawn):
     def from_json(cls, source: Source) -> Self:
         """Read `memsched-result/2`, or /1, from a dict, a JSON text or the path of a file.
 
-        What can be derived is not trusted: the schedule is simulated again and the bound derived again. The planner,
-        its options, its estimate and its runtime are claims.
+        What can be derived is not trusted: the schedule is simulated again and the bound derived again. A smaller
+        bound, as of an older version, gives way to that one. The planner, its options, its estimate and its runtime are
+        claims.
 
         Raises
         ------
         InvalidInputError
             The document has another form.
         ScheduleError
-            The schedule cannot run, or its timeline, placement or bound differ; the message names the field.
+            The schedule cannot run, its timeline or placement differ, or its bound or proof claim more; the message
+            names the field.
         """
         document = read_document(source, *_FORMATS)
         old = document["format"] == _FORMATS[0]
@@ -227,8 +229,8 @@ class Result(Saved, Tabular, Drawn):
         said = document["optimal"]
         if not isinstance(said, bool):
             raise InvalidInputError(f"optimal of the result is {shown(said)}; it must be true or false")
-        if said is not found.optimal and not (old and said):
-            raise ScheduleError(f"optimal of the result is {said!r}; its makespan and lower_bound say otherwise")
+        if said and not found.optimal and not old:
+            raise ScheduleError("optimal of the result is true; its makespan and lower_bound say otherwise")
         return found
 
     def _columns(self) -> Columns:
@@ -294,17 +296,20 @@ def _result_in(value: Any) -> Any:
 
 
 def _bounded(read: Document, old: bool) -> Document:
-    """The fields of a result whose bound is derived again; refuses a bound that cannot be derived.
+    """The fields of a result with the bound that is derived again; refuses a larger one.
 
-    Version 1 of the form did not say which schedules its bound covers; the bound is kept as far as it holds.
+    A smaller one, as of an older version, gives way. Version 1 of the form did not say which schedules its bound
+    covers: those for which it can be derived.
     """
-    said, known = read["lower_bound"], {}
-    if said > read["timeline"].makespan * (1 + _ROUNDING):
-        raise ScheduleError(f"lower_bound of the result is {said}, above the makespan {read['timeline'].makespan}")
+    said, known, makespan = read["lower_bound"], {}, read["timeline"].makespan
+    if said > makespan * (1 + _ROUNDING):
+        raise ScheduleError(f"lower_bound of the result is {said}, above the makespan {makespan}")
     classes = sorted(BOUND_ON, reverse=not read["schedule"].recomputed) if old else [read["bound_on"]]
     for on in classes:
         known[on] = bound_of(read["problem"], read["schedule"], read["device"], on)
         if said <= known[on] * (1 + _ROUNDING):
+            if said < known[on] * (1 - _ROUNDING) and known[on] <= makespan * (1 + _ROUNDING):
+                said = makespan
             return {**read, "bound_on": on, "lower_bound": min(said, known[on])}
     on = max(known, key=lambda one: known[one])
     if old:

@@ -268,6 +268,14 @@ def test_fit_is_shown_in_the_unit_of_the_user_and_its_code_whole() -> None:
             r"args\[0\] is a tuple of numbers: give a tensor, such as torch\.randn\(8, 3, 32, 32\)",
         ),
         (
+            lambda: planned(optimizer=torch.optim.Adam(nn.Linear(3, 5).parameters())),
+            "optimizer is Adam, and none of its parameters is one of Sequential's: it was built for another model",
+        ),
+        (
+            lambda: memsched.torch.plan(torch.compile(blocks(), backend="eager"), (torch.randn(2, 64),), budget="50%"),  # type: ignore[arg-type]  # wrong on purpose
+            r"the model is what torch\.compile returned; give the module that it was made of",
+        ),
+        (
             lambda: memsched.torch.plan_step(blocks(), (torch.randn(8, 64),), lambda out: out, budget="50%"),
             r"loss returns a tensor of shape \(8, 64\); it must return one number",
         ),
@@ -297,7 +305,7 @@ def test_the_command_tells_of_its_work_and_of_its_options(tmp_path: Any) -> None
         return " ".join(done.stderr.split())
 
     assert "looking at tokens.py:make: counting its bytes" in (said := run("--input", "4x8"))
-    assert "input=4x8:int, or 4x8:int:100 for numbers below 100" in said
+    assert "input=4x8:int:100 for numbers below 100, or 4x8:int where the model names its vocabulary" in said
     assert "--memory is '40%'; give a size, such as 80GiB" in run("--input", "4x8:int:9", "--memory", "40%")
 
 

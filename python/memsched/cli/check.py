@@ -13,7 +13,7 @@ from memsched.cli.inputs import Machine
 from memsched.cli.show import answer, describe_link, facts, moved, peak_of_budget, report
 from memsched.problems.bounds import covered
 from memsched.support.documents import fields
-from memsched.support.formats import counted, exact_bytes, format_seconds
+from memsched.support.formats import counted, exact_bytes, format_percent, format_seconds
 from memsched.validation.plan import ValidationReport
 from memsched.validation.plan import validate as check_plan
 
@@ -104,6 +104,8 @@ def validate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
 def _bound(known: ValidationReport, plans: str) -> str:
     """The derived bound, the plans that it covers, and what the result claims beyond it."""
     standing = "proven optimal" if known.optimal else "proven"
+    if not known.optimal and known.lower_bound > 0:
+        standing += f", gap {format_percent(known.makespan / known.lower_bound - 1)}"
     text = f"{format_seconds(known.lower_bound)} of {plans}: {standing}"
     if known.proven or known.claimed_lower_bound is None:
         return text

@@ -73,7 +73,8 @@ def _report(found: Placement, before: Result | None, after: Result | None, capac
         rows.append(("with resident", f"{needed} of {format_bytes(budget_of(before), unit)}"))
     if before is not None and after is not None:
         was, now = format_seconds(before.makespan), format_seconds(after.makespan)
-        rows.append(("makespan", now if was == now else f"{now}, {was} without addresses"))
+        slower = f"{now}, {was} without addresses; a plan for a little less memory may wait less"
+        rows.append(("makespan", now if was == now else slower))
     rows.append(("solved in", f"{format_seconds(found.runtime, 2)} by {found.method}"))
     name = None if before is None else name_of(before.problem)
     return facts(rows, "addresses" if before is None else f"addresses of {before.planner} on {name}")

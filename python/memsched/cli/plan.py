@@ -16,7 +16,7 @@ from memsched.cli.show import answer, report, working
 from memsched.planners.registry import PLANNERS
 from memsched.problems.problem import Problem
 from memsched.result import Result
-from memsched.study.compare import plan as best_plan
+from memsched.study.auto import plan as best_plan
 from memsched.support import checks
 from memsched.support.documents import write_document
 from memsched.support.formats import Bytes
@@ -62,7 +62,7 @@ _ONE = "a plan is by one planner, and 'memsched compare' takes several"
 def _complete_planners(context: click.Context, option: click.Parameter, typed: str) -> list[str]:
     """The planners that complete a name, or the last name of a list with commas."""
     one = option.name == "planner"
-    names, before = (["auto", *PLANNERS], "") if one else ([*PLANNERS], typed[: typed.rfind(",") + 1])
+    names, before = ["auto", *PLANNERS], "" if one else typed[: typed.rfind(",") + 1]
     return [before + name for name in names if (before + name).startswith(typed)]
 
 
@@ -70,11 +70,10 @@ def planners_option(default: str = "") -> Callable[..., Any]:
     """The option --planner, repeatable, which commands take as a list of names without repeats."""
 
     def read(context: click.Context, option: click.Parameter, names: tuple[str, ...]) -> list[str]:
-        return list(
-            dict.fromkeys(checks.choice("--planner", name, PLANNERS) for name in checks.names("--planner", names))
-        )
+        given, known = checks.names("--planner", names), ("auto", *PLANNERS)
+        return list(dict.fromkeys(checks.choice("--planner", name, known) for name in given))
 
-    words = f"Repeatable, or with commas: {', '.join(PLANNERS)}.{default}"
+    words = f"Repeatable, or with commas: auto, {', '.join(PLANNERS)}.{default}"
     return click.option(
         "-p",
         "--planner",

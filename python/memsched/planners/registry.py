@@ -91,10 +91,11 @@ def min_memory(problem: Problem, planner: str | None = None) -> int:
     ----------
     problem : Chain, Graph or GraphFamily
     planner : str, optional
-        That planner's own minimum. Without it, what every plan needs: resident plus the largest need of one op (reads
-        + writes + workspace; a tape that no op reads need not be written), or plus all inputs and weights, which are
-        on the device at time 0. That suffices for some plan if there is a link and the host is large enough. For a
-        family: at batch 1. For tflms it depends on the link; the profile's is assumed, or a free one if there is none.
+        That planner's own minimum. Without it, or with "auto", what every plan needs: resident plus the largest need of
+        one op (reads + writes + workspace; a tape that no op reads need not be written), or plus all inputs and
+        weights, which are on the device at time 0. That suffices for some plan if there is a link and the host is large
+        enough. For a family: at batch 1. For tflms it depends on the link; the profile's is assumed, or a free one if
+        there is none.
 
     Examples
     --------
@@ -102,7 +103,7 @@ def min_memory(problem: Problem, planner: str | None = None) -> int:
     >>> ms.min_memory(ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 4, 4]))
     16
     """
-    if planner is None:
+    if planner is None or check_planner(planner) == "auto":
         return least_memory(problem)
     found = planner_named(planner)
     if not isinstance(problem, Chain) and not found.takes_graphs:
@@ -116,7 +117,7 @@ def min_memory(problem: Problem, planner: str | None = None) -> int:
 
 def least_on(problem: Problem, planner: str, device: Device, chunk: ChunkLike = None) -> int:
     """`min_memory`, on the link of this device if it depends on the link, as it may for chains."""
-    found = planner_named(planner)
-    if found.needs_on is None or not isinstance(problem, Chain):
+    found = None if check_planner(planner) == "auto" else planner_named(planner)
+    if found is None or found.needs_on is None or not isinstance(problem, Chain):
         return min_memory(problem, planner)
     return found.needs_on(problem, device, chunk)

@@ -83,8 +83,8 @@ def parse_model(spec: str) -> ModelSpec:
         if importlib.util.find_spec(family) is None:
             torch = "" if importlib.util.find_spec("torch") else "pip install 'memsched[torch]', and "
             raise InvalidInputError(
-                f"this model needs the package {family}{' and PyTorch' if torch else ''}, which is not installed; "
-                f"{torch}{PIP[family]}"
+                f"this model needs the package {family}{' and PyTorch, which are' if torch else ', which is'} "
+                f"not installed; {torch}{PIP[family]}"
             )
         known = known_models(family)
         if known and (name.partition(".")[0] if family == "timm" else name) not in known:

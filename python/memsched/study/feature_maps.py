@@ -14,7 +14,7 @@ CLASSES = ("keep", "swap", "recompute")
 
 @public
 def feature_map_classes(result: Result) -> dict[str, str]:
-    """The class of each feature map, an activation that the forward writes and the backward reads.
+    """The class of each feature map, an activation with bytes that the forward writes and the backward reads.
 
     A map that is fetched from the host is "swap". A map whose op runs again instead is "recompute". Any other map is
     "keep": it stays on the device until its last use, or never comes back.

@@ -170,7 +170,8 @@ def _how(way: str, memory: int) -> str:
     budget = f'"{written}"' if parse_bytes(written) == memory else str(memory)
     link = ', "bandwidth": 0' if way == "recompute" else ""
     options = f'{{"budget": {budget}, "optimizer": optimizer{link}}}'
-    return f'{way}, the fastest that fits: torch.compile(model, backend="memsched", options={options})'
+    said = f'{way}, the fastest that fits: torch.compile(model, backend="memsched", options={options})'
+    return f"{said}; of a GPU leave 10 to 15 % to PyTorch's allocator, so give less as its memory"
 
 
 def device_memory(memory: object) -> Bytes:

@@ -20,6 +20,7 @@ from memsched.planners.remat.recompute import make_table, most_slots
 from memsched.problems.budget import make_device, memory_of, refuse_percents
 from memsched.problems.problem import ChunkLike, Problem, altered, graph_of, peak_memory
 from memsched.result import Result
+from memsched.study.auto import plan_of
 from memsched.support import checks, quantities
 from memsched.support.docstrings import documented
 from memsched.support.formats import counted, format_bytes
@@ -130,7 +131,8 @@ def frontier(
     ----------
     problem : Chain, Graph or GraphFamily
     planner : str, optional
-        A planner's name. By default pofo for chains, and selective for graphs.
+        A planner's name. By default pofo for chains, which is quick, and selective for graphs. "auto" is the best of
+        all planners at each memory, as `plan` finds it, and takes as long.
     device : Device, optional
         Instead of beta, which overrides its bandwidth; its memory is not used.
     memory : sequence of int or str, optional
@@ -160,7 +162,6 @@ def frontier(
     graph, chunk = graph_of(problem), quantities.chunk(chunk)
     if planner is None:
         planner = "pofo" if isinstance(problem, Chain) else "selective"
-    entry = planner_named(planner)
     points = checks.count("points", points, 1, 100_000)
     time_limit = quantities.time_limit(time_limit)
     checks.progress(progress)
@@ -168,7 +169,9 @@ def frontier(
     memories = _memories(problem, planner, link, chunk, memory, points)
     link = altered(link, memory=memories[-1])
     threads = checks.count("threads", threads, 0, 1024)
-    tabled = entry.with_table if isinstance(problem, Chain) else None
+    run, tabled = plan_of(planner), None
+    if planner != "auto" and isinstance(problem, Chain):
+        tabled = planner_named(planner).with_table
     if slots is not None:
         slots = checks.count("slots", slots, 1, 1_000_000)
         if tabled is None:
@@ -177,7 +180,6 @@ def frontier(
             raise InvalidInputError(
                 f"slots is {slots}, of a table that is not made with a time_limit; leave slots or time_limit out"
             )
-    run = entry.plan
     if tabled is not None and isinstance(problem, Chain) and not time_limit:  # its table takes long to make
         capacity = max(1, min(memories[-1], peak_memory(problem)) - problem.resident)
         table = make_table(problem, capacity, slots or min(MOST_SLOTS, most_slots(problem)), threads=threads)

@@ -32,6 +32,7 @@ from memsched.torch.compiled.special_groups import Expecting
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.errors import told
 from memsched.torch.module_state import check_same, parameters_of
+from memsched.torch.optimizer_state import check_owner
 from memsched.torch.report import NO_OPTIMIZER, ShowsResult
 from memsched.torch.trial import trial_step, untouched
 from memsched.torch.verify import Verified, verified
@@ -372,6 +373,8 @@ def plan(
     >>> plan.remove()
     """
     check_model(model)
+    if isinstance(optimizer, torch.optim.Optimizer):
+        check_owner(optimizer, model)
     options = options_of(
         model,
         budget=budget,

@@ -15,7 +15,7 @@ import torch
 from memsched._core import Device, Graph
 from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.problems.budget import warn_if_slow
-from memsched.study.compare import Say
+from memsched.study.auto import Say
 from memsched.study.fit import LARGER, OFFLOADED, Fit, Steady, Way, check_asked, device_memory
 from memsched.support import checks
 from memsched.support.arguments import public
@@ -171,7 +171,9 @@ def fit_spec(
                 progress=progress,
             )
         except CallError as error:  # in the words of who wrote Python; here a text was given
-            written = f"input={input}:int, or {input}:int:100 for numbers below 100"
+            written = (
+                f"input={input}:int:100 for numbers below 100, or {input}:int where the model names its vocabulary"
+            )
             raise CallError(str(error).replace("dtype=torch.long", written)) from error
     words = {_GIVE["loss"]: "name a MODULE:FUNCTION whose model returns it", "optimizer=": "--optimizer "}
     said = "\n".join(found.assumed)

@@ -15,7 +15,7 @@ from memsched.problems.budget import parse_memory, slowest, warn_if_slow
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem
 from memsched.result import Result
-from memsched.study.compare import plan as plan_problem
+from memsched.study.auto import plan as plan_problem
 from memsched.support.arguments import public
 from memsched.support.documents import Document
 from memsched.torch.batches import told_of

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 _BAR, _FRAME = 0.42, 1.5  # inches: the height of a bar with its gap, and of what stands around the bars
 _LONGEST = 24  # letters of a name
+_LEFT, _RIGHT, _WIDEST = 0.19, 0.985, 0.62  # shares of the width: where axes begin, words end, and of the axes
+_LETTER = 0.0073  # of the words beside the bars
 
 
 class Bar(NamedTuple):
@@ -28,7 +30,9 @@ def draw_bars(figure: Figure, bars: Sequence[Bar], axis: str, most: float) -> Ax
     """Draw the bars from top to bottom, on an axis from 0 to `most`; the k-th is at -k."""
     height = _FRAME + _BAR * max(1, len(bars))
     figure.set_size_inches(10.0, height)
-    axes = figure.add_axes((0.19, 0.62 / height, 0.62, 1 - _FRAME / height))
+    words = 0.01 + _LETTER * max((len(one.words) for one in bars), default=0)
+    wide = max(0.2, min(_WIDEST, _RIGHT - _LEFT - words))
+    axes = figure.add_axes((_LEFT, 0.62 / height, wide, 1 - _FRAME / height))
     places = range(0, -len(bars), -1)
     axes.barh(places, [one.length for one in bars], height=0.62, color=[one.colour for one in bars])
     right = 1.02 * most or 1.0

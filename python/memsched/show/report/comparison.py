@@ -25,7 +25,7 @@ from memsched.study.compare import compare
 from memsched.study.frontier import Frontier, frontier, spaced
 from memsched.support.types import Quantity
 
-CHAIN_CURVES = ("pofo", "rotor", "offload")
+CHAIN_CURVES = ("selective", "pofo", "rotor", "offload")
 GRAPH_CURVES = ("selective", "pooch")
 MOST_OPS = 5_000  # of a graph with curves: of a larger one a first plan takes longer than a point should
 POINTS = 12

@@ -5,19 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from memsched._core import Chain, Device
 from memsched.errors import InvalidInputError, LimitError
 from memsched.planners.entry import options_of
-from memsched.planners.registry import PLANNERS, check_planner
+from memsched.planners.registry import PLANNERS
 from memsched.planners.remat.recompute import most_slots
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem, graph_of, name_of, peak_memory
-from memsched.result import Result
-from memsched.study.compare import plan
+from memsched.study.auto import plan_of
 from memsched.support.documents import Document, write_device
 
 # Over the peak: at least as fine as a planner's default 500 for memories above a quarter of the peak.
@@ -123,12 +122,6 @@ def _keys(shared: Mapping[str, Any], devices: Sequence[Device]) -> Iterator[str]
             texts[link] = text.split(json.dumps(_MEMORY), maxsplit=1)
         before, after = texts[link]
         yield _hashed(f"{before}{device.memory}{after}")
-
-
-def plan_of(planner: str) -> Callable[..., Result]:
-    """The function that plans: a registered planner, or `plan` for "auto"."""
-    check_planner(planner)
-    return plan if planner == "auto" else PLANNERS[planner].plan
 
 
 def taken(planner: str) -> list[str]:

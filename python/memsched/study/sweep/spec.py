@@ -127,8 +127,14 @@ def _values(what: str, value: Any, read: Callable[[Any, str], object]) -> tuple[
     good = all(isinstance(one, str | int | float) and not isinstance(one, bool) for one in listed)
     if not listed or not good:
         raise InvalidInputError(f"{what} is {shown(value)}; give a list of numbers or texts that is not empty")
+    faults = []
     for at, one in enumerate(listed):
-        read(one, f"{what}[{at}]")
+        try:
+            read(one, f"{what}[{at}]")
+        except InvalidInputError as error:
+            faults.append(str(error))
+    if faults:
+        raise InvalidInputError("; ".join(faults))
     return tuple(listed)
 
 

@@ -19,8 +19,8 @@ from memsched.planners.registry import PLANNERS
 from memsched.planners.remat.recompute import make_table
 from memsched.problems.problem import Problem, peak_memory
 from memsched.result import Result
+from memsched.study.auto import plan_of
 from memsched.study.sources import find_problem
-from memsched.study.sweep.points import plan_of
 from memsched.study.sweep.rows import Row, figured, planned, unplanned
 
 KEPT_TABLES = 2

@@ -296,6 +296,8 @@ def check_model(model: object) -> None:
     """Refuse what has no training steps: no module, one in eval mode, or one whose parameters have no shapes yet."""
     if not isinstance(model, torch.nn.Module):
         raise InvalidInputError(f"model is a {type(model).__name__}; it must be a torch.nn.Module")
+    if isinstance(getattr(model, "_orig_mod", None), torch.nn.Module):
+        raise InvalidInputError("the model is what torch.compile returned; give the module that it was made of")
     if not model.training:
         raise InvalidInputError("the model is in eval mode; call model.train(): plans are for training steps")
     lazy = next((name for name, one in model.named_parameters() if is_lazy(one)), None)

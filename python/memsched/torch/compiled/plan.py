@@ -19,7 +19,7 @@ from memsched.planners.registry import PLANNERS, min_memory
 from memsched.problems.budget import parse_memory, slowest, told_bytes, told_memory, warn_if_slow
 from memsched.problems.problem import peak_memory
 from memsched.result import Result
-from memsched.study.compare import plan as plan_graph
+from memsched.study.auto import plan as plan_graph
 from memsched.support.documents import Document, fields, plain
 from memsched.support.formats import format_bytes, unit_written
 from memsched.support.units import parse_bandwidth, parse_bytes
