@@ -52,7 +52,8 @@ CHUNK = click.option(
     help="Cut tensors into pieces, such as 16MiB, or into their storages. For planners that take it.",
 )
 TIME_LIMIT = inputs.time_limit_option(
-    "For planners that search: 10, 500ms. By default 1 for offload, 0 for pofo and pooch (1 in auto), none for dynprog."
+    "For planners that search: 10, 500ms. By default 1 for offload, 0 for pofo and pooch (1 in auto), none for "
+    "dynprog, and a number of moves for selective."
 )
 
 
