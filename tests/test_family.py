@@ -93,7 +93,7 @@ def test_a_result_keeps_the_graphs_that_it_uses() -> None:
         device=device,
         schedule=plan,
         timeline=ms.simulate(family, plan, device),
-        lower_bound=0.0,
+        lower_bound=ms.bounds(family.at(4), device=device).best + 2 * ms.bounds(family.at(2), device=device).best,
         runtime=0.0,
     )
     assert ms.validate(result).makespan == pytest.approx(result.makespan)

@@ -29,7 +29,8 @@ def test_problems_and_devices() -> None:
 @pytest.mark.parametrize("name", EXPECTED)
 def test_results_and_plans(name: str) -> None:
     result = ms.Result.from_json(SAVED / f"{name}.json")
-    figures = EXPECTED[name]
+    figures = dict(EXPECTED[name])
+    assert figures.pop("lower_bound") <= result.lower_bound * (1 + 1e-12)  # since then some have become larger
     assert {key: getattr(result, key) for key in figures} == figures
     assert ms.Schedule.from_json(SAVED / f"{name}.plan.json") == result.schedule
     assert ms.validate(result).makespan == pytest.approx(result.makespan)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 import memsched as ms
+from memsched.problems.bounds import bound_of
 from memsched.testing import chains, devices, schedules
 from oracles.to_graph_py import to_graph_py
 from published import SCHEMAS, conforms
@@ -63,7 +64,7 @@ def samples() -> dict[str, Any]:
             device=ms.Device(40),
             schedule=ms.greedy(example(), 40).schedule,
             timeline=ms.greedy(example(), 40).timeline,
-            lower_bound=0.0,
+            lower_bound=ms.bounds(ms.to_graph(example()), 40).best,
             runtime=0.0,
             placement=ms.place(ms.greedy(example(), 40)),
             estimate=1.0,
@@ -129,7 +130,7 @@ def test_round_trip_of_schedules_and_results(case: tuple[ms.Chain, ms.Schedule, 
         device=device,
         schedule=schedule,
         timeline=timeline,
-        lower_bound=0.0,
+        lower_bound=min(bound_of(problem, schedule, device, "once"), timeline.makespan),
         runtime=0.25,
         params={"chunk": schedule.chunk},
     )

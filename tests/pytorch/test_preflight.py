@@ -282,7 +282,7 @@ def test_where_it_does_not_fit_the_next_step_is_told() -> None:
     found = fit(model, args, memory="20kB", device="v100:pcie3", optimizer=stepping)
     least = min(one.peak_memory for one in found.ways)
     assert found.next_step.startswith("give at least ")
-    assert f" kB ({least:,} bytes), by the way " in found.next_step
+    assert f" kB ({least:,} bytes), with '" in found.next_step
 
 
 @pytest.mark.parametrize(

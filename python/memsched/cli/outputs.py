@@ -60,6 +60,8 @@ def check_store(path: str) -> str:
 
 def check_picture(path: str) -> str:
     """The same for a picture, whose suffix must be known."""
+    if path.lower().endswith(".csv") and any("--csv" in one.opts for one in click.get_current_context().command.params):
+        raise InvalidInputError(f"'{path}' ends in '.csv', and -o draws a picture; --csv prints the table: > {path}")
     check_suffix(path)
     return check_writable(path)
 

@@ -150,7 +150,9 @@ def _few_colours(page: io.BytesIO) -> bytes:
 
     small = io.BytesIO()
     with Image.open(page) as image:
-        image.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE).save(small, "png", optimize=True)
+        flat = image.convert("RGB")  # of the ways to choose colours, this keeps those of small areas, as in a legend
+        few = flat.quantize(_COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        few.save(small, "png", optimize=True)
     return small.getvalue()
 
 

@@ -124,14 +124,14 @@ class Fit(Drawn, Tabular):
         if self.fits:
             return "nothing: train as it is"
         batches = [(one.largest_batch, one.name) for one in self.ways if one.largest_batch]
-        smaller = "; or at most {} samples, by the way {!r}".format(*max(batches)) if batches else ""
+        smaller = "; or at most {} samples, with {!r}".format(*max(batches)) if batches else ""
         fitting = [one for one in self.ways if one.fits]
         if fitting:
             best = min(fitting, key=lambda one: one.makespan or 0.0)
             return _how(best.name, self.memory) + (f" ({best.note})" if best.note else "")
         least = min(self.ways, key=lambda one: one.peak_memory)
         needed = exact_bytes(least.peak_memory, unit_written(self.memory), up=True)
-        return f"give at least {needed}, by the way {least.name!r}{smaller or self._without_batches()}"
+        return f"give at least {needed}, with {least.name!r}{smaller or self._without_batches()}"
 
     def _without_batches(self) -> str:
         """Whether a smaller batch may help, where none is known that fits."""

@@ -14,7 +14,10 @@ FORMATS = {
     "memsched-plan": ("a bare plan", "Schedule.load and `memsched simulate --problem` read"),
     "memsched-result": ("a result", "Result.load and `memsched plot` read"),
     "memsched-placement": ("a placement", "Placement.load and `memsched place` read"),
-    "memsched-torch-plan": ("a plan of a PyTorch model", "memsched.torch.TorchPlan.load and `memsched plot` read"),
+    "memsched-torch-plan": (
+        "a plan of a PyTorch model",
+        "memsched.torch.TorchPlan.load, `memsched plot` and report read",
+    ),
     "memsched-compiled": ("a plan that torch.compile cached", "only memsched.torch reads"),
 }
 SQLITE = b"SQLite format 3\0"
