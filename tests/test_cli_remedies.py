@@ -35,6 +35,7 @@ FILES = {
     "tabs": BUFFERS.replace(",", "\t"),
     "named.csv": BUFFERS.replace("id,lower,upper,size", "name,start,stop,bytes"),
     "untitled.csv": BUFFERS.partition("\n")[2],
+    "wrong.csv": BUFFERS + "c,7,2,4\nd,1,x,4\ne,1,2,-4\n",
     "twice.csv": BUFFERS.replace("\nb,", "\na,"),
     "r.json": '{"format": "memsched-result/2"}',
     "spec.toml": f'problems = "{SMALL}"\nmemory = "50%"\n',
@@ -65,6 +66,7 @@ REMEDIES = {
         "unknown columns 'name', 'stop', 'bytes'; did you mean 'id' for 'name', 'upper' for 'stop', 'size' for 'bytes'?"
     ),
     "place untitled.csv": "unknown columns 'a', '0', '3', '4KiB'; the first line must name the columns; the columns",
+    "place wrong.csv": "line 4: it ends at 2, before it begins, at 7; .*, line 5: upper is 'x'; .*, line 6: size is -4",
     "place b.csv --alignment 256": "have their own alignments, as in the column alignment",
     "place b.csv -o b.txt": "'b.txt' must end in .json or .csv",
     "validate times.csv": f"'times.csv' {IS_STAGES}; expected a result",
@@ -98,6 +100,11 @@ REMEDIES = {
     f"plot {SMALL} -m 40% -o plan": "'plan' has no ending; a picture ends in .png, .svg, .pdf",
     f"compare {SMALL} -m 40% -p greedy -o c.txt": "'c.txt' must end in .json or .csv, which decides what it holds",
     f"compare {SMALL} -m 40% -p greedy -o c.png": "'c.png' would hold JSON, but is named as a picture",
+    f"frontier {SMALL} -o c.csv": "'c.csv' ends in '.csv', and -o draws a picture; --csv prints the table: > c.csv$",
+    f"compare {SMALL} -m 40% -b 25GB/s,50GB/s": "--bandwidth is 25GB/s,50GB/s; .*'memsched sweep' plans for many$",
+    f"plan {SMALL} -m 40% -b 25GB/s -b 50GB/s": "--bandwidth is given 2 times, 25GB/s and 50GB/s; .*'memsched sweep'",
+    f"plan {SMALL} -m 40% --host-memory 30%": "is '30%', a percentage, which only the memory of a call with a problem",
+    "fit --model nets:make --device t4 --optimizer sgd:0.9": r"its options stand after '\?': sgd\?lr=0.01$",
     "--json doctor": "the option --json comes after the command, as in ",
     "help foo": "there is no command 'help'; the commands are",
 }

@@ -9,7 +9,7 @@ import numbers
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ _REQUIRED = ("id", "lower", "upper", "size")
 _KNOWN = (*_REQUIRED, "alignment", "offset", "hint", "gaps")
 _MOST = 1e300  # moments; their differences are finite
 _MOST_BYTES = 2**62  # of an arena
+_MOST_TOLD = 5  # wrong lines in one error
 
 
 def _moment(name: str, value: object) -> int | float:
@@ -183,31 +184,39 @@ def read_buffers(path: str | os.PathLike[str]) -> tuple[Buffer, ...]:
     header, rows = read_table(path, BUFFERS, _KNOWN)
     names, more = [_ALIASES.get(name, name) for name in header], int("end" in header)
     check_columns(names, f"'{path}'", _KNOWN, _REQUIRED)
-    found, lines, told = [], dict[str, int](), ""
+    found, faults, lines, told = [], list[str](), dict[str, int](), ""
     for number, row in rows:
         where = f"'{path}', line {number}"
         fields = {key: text if key == "id" else text.strip() for key, text in zip(names, row, strict=True)}
-        if fields.get("gaps"):
-            raise InvalidInputError(f"{where} has gaps; memsched knows none: split the buffer or leave them empty")
-        numeric = {key: _number(key, text, where) for key, text in fields.items() if key in _KNOWN[1:6] and text}
-        if numeric.get("offset", 0) == -1:
-            del numeric["offset"]
         try:
-            found.append(
-                Buffer(
-                    numeric.pop("lower", math.nan),
-                    numeric.pop("upper", math.nan) + more,
-                    name=read_cell(fields["id"]),
-                    **numeric,  # type: ignore[arg-type]
-                )
-            )
-        except (InvalidInputError, TypeError) as error:
-            raise InvalidInputError(f"{where}: {error}") from error
+            found.append(_buffer(fields, where, more))
+        except InvalidInputError as error:
+            faults.append(str(error))
+            if len(faults) == _MOST_TOLD:
+                break
         if lines.setdefault(fields["id"], number) != number and not told:
             told = f"{where}: id is {shown(fields['id'])}, as in line {lines[fields['id']]}; give each buffer its own"
+    if faults:
+        raise InvalidInputError("; ".join(faults))
     if told:
         warnings.warn(told, stacklevel=3)
     return tuple(found)
+
+
+def _buffer(fields: Mapping[str, str], where: str, more: int) -> Buffer:
+    """A buffer from the cells of a line; `more` is added to its end."""
+    if fields.get("gaps"):
+        raise InvalidInputError(f"{where} has gaps; memsched knows none: split the buffer or leave them empty")
+    numeric = {key: _number(key, text, where) for key, text in fields.items() if key in _KNOWN[1:6] and text}
+    if numeric.get("offset", 0) == -1:
+        del numeric["offset"]
+    start, end = (numeric.pop(key, math.nan) for key in ("lower", "upper"))
+    if end + more < start:
+        raise InvalidInputError(f"{where}: it ends at {end}, before it begins, at {start}")
+    try:
+        return Buffer(start, end + more, name=read_cell(fields["id"]), **numeric)  # type: ignore[arg-type]
+    except (InvalidInputError, TypeError) as error:
+        raise InvalidInputError(f"{where}: {error}") from error
 
 
 def write_buffers(path: str | os.PathLike[str], buffers: Sequence[Buffer], offsets: Sequence[int | None]) -> None:

@@ -156,7 +156,7 @@ def frontier(
         ("link", describe_link(built)),
         ("ideal", format_seconds(next(iter(curves.values())).ideal)),
     ]
-    again = ", ".join(name for name, known in PLANNERS.items() if known.recomputes)
+    again = ", ".join(("auto", *(name for name, known in PLANNERS.items() if known.recomputes)))
     notes = [
         "* least makespan for this memory",
         f"gap: to the lower bound on plans that recompute ({again}) or that do not{alike(loaded, chunk, 'once')}",

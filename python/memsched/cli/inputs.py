@@ -152,9 +152,10 @@ _MEMORY_OPTION = single_option(
     help="M, resident included: 8GiB, 40%, ...",
 )
 _LINK_OPTIONS = (
-    click.option(
-        "-b",
-        "--bandwidth",
+    single_option(
+        *("-b", "--bandwidth"),
+        several=r".*[sS] *,.*",
+        remedy="a plan is for one link, and 'memsched sweep' plans for many",
         metavar="RATE",
         help="Bandwidth of the link, each way: 12GB/s, inf, 0. By default the profile's, or 12.2GB/s.",
     ),

@@ -211,6 +211,8 @@ def parse_optimizer(spec: str) -> tuple[str, dict[str, Any]] | Bytes:
     name, _, options = spec.partition("?")
     _refuse_call(name, "optimizer")
     found, known = name.strip().lower(), known_optimizers()
+    if stop := re.search("[:=,]", found):
+        raise InvalidInputError(f"optimizer is {spec!r}; its options stand after '?': {found[: stop.start()]}?lr=0.01")
     if known:
         checks.choice("optimizer", found, known)
     return found, parse_options(options, f"the optimizer {spec!r}")

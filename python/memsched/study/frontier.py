@@ -58,6 +58,9 @@ class Frontier(Figures, Drawn):
     results: tuple[Result | None, ...]
     memory: npt.NDArray[np.int64]
 
+    def __len__(self) -> int:
+        return len(self.results)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Frontier):
             return NotImplemented

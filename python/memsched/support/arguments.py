@@ -34,7 +34,7 @@ _ALIKE = (
     ("chunk", "chunk_size", "piece", "pieces"),
     ("forward_time", "forward", "fwd", "forward_times"),
     ("backward_time", "backward", "bwd", "backward_times"),
-    ("activation", "activations", "sizes", "memory"),
+    ("activation", "activations", "act", "acts", "sizes", "memory"),
     ("gradient", "gradients", "grad"),
     ("result", "results", "plan", "schedule"),
     ("resident", "parameters", "weights"),

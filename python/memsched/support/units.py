@@ -91,6 +91,8 @@ def _bytes_of(text: str, what: str, forms: str) -> Bytes:
     scale = _scale(unit)
     if _reads_as_bits(unit):
         raise _refuse(what, text, "which reads as bits", forms)
+    if unit == "%":
+        raise _refuse(what, text, "a percentage, which only the memory of a call with a problem may be", forms)
     if scale is None:
         raise _refuse(what, text, f"whose unit {unit!r} is not one of {_UNITS}", forms)
     if scale == 1 and amount.denominator != 1:

@@ -72,7 +72,7 @@ def _kind_table(name: str, result: Result) -> Table:
     rows: list[list[Any]] = []
     for kind in dict.fromkeys([*classes, *again]):
         chosen = list(classes.get(kind, nothing).values())
-        rows.append([kind, sum(chosen), *chosen, again.get(kind, 0.0)])
+        rows.append([kind or "without a kind", sum(chosen), *chosen, again.get(kind, 0.0)])
     return Table(name=name, columns=_KINDS, rows=rows)
 
 
