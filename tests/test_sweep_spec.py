@@ -217,6 +217,7 @@ def test_a_sweep_from_start_to_end() -> None:
     assert Path("a.png").stat().st_size > 10_000
     table = ms.read_store("a.sqlite")
     assert {row["bandwidth"] for row in table} == {12.2e9}  # the profile's
+    assert "4 points, of which 4 were in the store, in" in run("spec.toml", "--store", "a.sqlite").output
     told: dict[str, Any] = json.loads(run("spec.toml", "--store", "a.sqlite", "--json").output)
     assert told == {"points": 4, "planned": 4, "infeasible": 0, "failed": 0, "rows": None}
     told = json.loads(run("spec.toml", "-o", "b.csv", "--json").output)

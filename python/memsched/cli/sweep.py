@@ -145,9 +145,10 @@ def _kept(store: str | None) -> list[str]:
     return [f"saved in {store}: {show} shows them, read_store({store!r}) reads them"]
 
 
-def _notes(found: Sweep, seconds: float) -> list[str]:
+def _notes(found: Sweep, kept: int, seconds: float) -> list[str]:
+    there = f", of which {kept} were in the store," if kept else ""
     notes = [
-        f"{counted(len(found), 'point')} in {format_seconds(seconds, 2)}: {found.count('planned')} planned, "
+        f"{counted(len(found), 'point')}{there} in {format_seconds(seconds, 2)}: {found.count('planned')} planned, "
         f"{found.count('infeasible')} infeasible, {found.count('failed')} failed",
         "best: no planner is faster at the same problem and device; over ideal: the mean, above the sum of run times",
     ]
@@ -242,10 +243,16 @@ def sweep(
     panels = len(wanted.problems) * len(wanted.bandwidth or [1])
     if picture is not None and panels > MOST_PANELS:
         raise InvalidInputError(f"'{picture}' would have {panels} panels, more than {MOST_PANELS}; leave --plot out")
-    began = time.perf_counter()
+    began, kept = time.perf_counter(), 0
 
     def run(executor: Executor | str) -> Sweep:
         with _showing() as show:
+
+            def progress(now: SweepProgress) -> None:
+                nonlocal kept
+                kept = now.kept
+                show(now)
+
             return run_sweep(
                 wanted.problems,
                 wanted.planners,
@@ -255,7 +262,7 @@ def sweep(
                 executor=executor,
                 jobs=jobs,
                 retry_failed=retry_failed,
-                progress=show,
+                progress=progress,
             )
 
     try:
@@ -280,7 +287,7 @@ def sweep(
     if drawn is not None:
         found.plot(drawn)
     if not as_json and not as_csv:
-        notes = _notes(found, time.perf_counter() - began)
+        notes = _notes(found, kept, time.perf_counter() - began)
         print_rich(_summary(found), "", *notes, *_kept(store), *where_saved(output, drawn))
     if not found.count("planned"):
         complain(f"no point has a plan: {found.rows[0]['error']}")
