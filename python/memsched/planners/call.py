@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from memsched._core import Device, Graph, Schedule
+from memsched._core import Device, Graph, Schedule, op_count
 from memsched.arena.placement import Placement
 from memsched.arena.residency import placement_of
 from memsched.errors import InfeasibleError, LimitError
 from memsched.planners.entry import ENTRIES, Planner
-from memsched.problems.bounds import bound_of, certified, strongest_bound
+from memsched.problems.bounds import bound_of, certified, recompute_bound, strongest_bound
 from memsched.problems.budget import make_device, told_bytes, told_memory
+from memsched.problems.family import GraphFamily
 from memsched.problems.problem import ChunkLike, Problem, graph_of, largest_graph, least_memory, peak_of, simulate
 from memsched.result import Result
 from memsched.support import quantities
@@ -74,6 +75,24 @@ class Call:
             placement=placement,
             both=both,
         )
+
+    def check_time(self, time_limit: float) -> None:
+        """Refuse a limit in which the planner makes no plan of so many ops: LimitError. 0 is none."""
+        needed = self.entry.least_time(self.graph, self.device)
+        if 0 < time_limit < needed - LEAST_TIME:
+            raise too_short(time_limit, self.entry.name, needed, self.graph)
+
+    def until(self, time_limit: float | None) -> float:
+        """The time.perf_counter() at which the limit is reached, if `check_time` takes it; infinite without a limit.
+
+        The bound that the result will have is made now, so that it is within the limit.
+        """
+        if time_limit is None:
+            return math.inf
+        self.check_time(time_limit)
+        if time_limit and self.entry.free and not isinstance(self.problem, GraphFamily):
+            recompute_bound(self.graph, self.device)  # kept with the graph
+        return self.started + max(time_limit, LEAST_TIME)
 
     @property
     def budget(self) -> str:
@@ -191,6 +210,14 @@ class Draft:
         )
 
 
+def too_short(time_limit: float, name: str, needed: float, graph: Graph) -> LimitError:
+    """The error for a limit in which a planner has no plan of a large graph."""
+    return LimitError(
+        f"time_limit is {time_limit:.3g} s, and {name} takes about {needed:.1g} s for a plan of "
+        f"{op_count(graph):,} ops; give more"
+    )
+
+
 def without_link(device: Device, moved: int, copies: int = 0) -> bool:
     """Whether the device has no link, or one so slow that this many bytes and copies take forever."""
     slowest = min(device.d2h, device.h2d)
@@ -220,11 +247,6 @@ def check_memory(
         more = f", and more where what must leave exceeds host_memory = {exact_bytes(device.host_memory)}"
         raise InfeasibleError(f"{error}{more}", needed)
     raise error
-
-
-def over_at(started: float, time_limit: float | None) -> float:
-    """The time.perf_counter() at which the limit is reached; infinite without a limit."""
-    return math.inf if time_limit is None else started + max(time_limit, LEAST_TIME)
 
 
 def seconds_left(until: float) -> float | None:

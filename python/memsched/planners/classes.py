@@ -11,7 +11,7 @@ import numpy as np
 from memsched import _core
 from memsched._core import Device, Graph, Schedule
 from memsched.errors import InfeasibleError
-from memsched.planners.call import Call, over_at, seconds_left, without_link
+from memsched.planners.call import Call, seconds_left, without_link
 from memsched.problems.problem import Problem, graph_of
 from memsched.result import Result
 from memsched.support import checks, quantities
@@ -131,7 +131,7 @@ def search_classes(
     if call.stays:
         return call.result({**params, "evaluations": 0}, call.everything_stays())
     graph, device, limit, planner = call.graph, call.device, call.workspace_limit, {"name": call.entry.name, **params}
-    left = seconds_left(over_at(call.started, time_limit or None))
+    left = seconds_left(call.until(time_limit or None))
     schedule, evaluations = _core.pooch(
         graph, device, limit, recompute, tree, beam, fill, threads, left, search, seed, planner, progress
     )

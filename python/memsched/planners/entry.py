@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
-from memsched._core import Device, Graph
+from memsched._core import Device, Graph, op_count
 from memsched.errors import InternalError, InvalidInputError, shown
 from memsched.problems.problem import ChunkLike
 from memsched.result import Result
@@ -49,6 +49,9 @@ class Planner:
     uses_link: bool = True  # whether its plans depend on the link; if not, one plan serves all links at a memory
     # as plan, with an argument table=RematTable, for planners that answer many memories from one table.
     with_table: Callable[..., Result] | None = None
+    # Seconds an op that a first plan of a large problem and its bound take, with and without a link: what `least_time`
+    # sums up. A time_limit with less is refused.
+    seconds_an_op: tuple[float, float] = (0.0, 0.0)
     by_name: str = ""  # why it only runs when requested by name; "" if it is among the planners that run by default
     # (chain, options) -> a function that plans for many devices and returns their figures; None if these options need
     # the planner itself.
@@ -73,6 +76,10 @@ class Planner:
                 f"'{graph.name}' has persistent tensors, such as {shown(graph.persistent[0])}, which {self.name} "
                 "cannot plan; use selective, or give those tensors the role weight"
             )
+
+    def least_time(self, graph: Graph, device: Device) -> float:
+        """Seconds that a plan takes at the least, of a large graph."""
+        return self.seconds_an_op[min(device.d2h, device.h2d) == 0] * op_count(graph)
 
     @property
     def takes_graphs(self) -> bool:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from memsched import _core
 from memsched._core import Chain, ChainPlans, Device, Graph, Schedule
 from memsched.errors import InfeasibleError, InvalidInputError, LimitError
-from memsched.planners.call import Call, begin, check_memory, far_apart, over_at, seconds_left
+from memsched.planners.call import Call, begin, check_memory, far_apart, seconds_left
 from memsched.planners.entry import ENTRIES
 from memsched.problems.bounds import certified
 from memsched.problems.problem import ChunkLike, Problem, graph_of
@@ -87,7 +87,7 @@ class SetCall(Call):
         found = np.full((len(aheads), count), math.inf)
         order = np.arange(count) if time_limit is None else far_apart(count)
         step = max(1, min(SETS, SIMULATED // max(1, len(self.stage) * len(aheads))))
-        until = over_at(self.started, time_limit)
+        until = self.until(time_limit)
         for at in range(0, len(order), step):
             numbers = order[at : at + step]
             rows = self.tensors(sets(numbers))

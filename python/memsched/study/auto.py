@@ -11,9 +11,9 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, cast
 
-from memsched._core import Chain, Device
-from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
-from memsched.planners.call import Draft
+from memsched._core import Chain, Device, op_count
+from memsched.errors import InfeasibleError, InvalidInputError, LimitError, MemschedError
+from memsched.planners.call import LEAST_TIME, Draft, too_short
 from memsched.planners.entry import options_of, takes
 from memsched.planners.registry import PLANNERS, check_planner, planners_of
 from memsched.planners.remat.pebbles import pebbles, suits
@@ -39,6 +39,7 @@ SEARCHES = ("offload", "selective", "pooch")  # these use all the time they get,
 BY_THE_CLOCK = ("offload",)  # planners of chains that stop after a time by default, and after moves in auto
 BEST = "selective"  # of all planners, where there is little time
 LEAST_SHARE = 0.01  # seconds for a planner; 0 would mean no limit
+SECONDS_AN_OP, BOUND = 1.2e-5, 8e-6  # that a plan of a large problem and its bound take, and the bound alone
 Say = Callable[[str], object] | None
 AUTO: dict[str, dict[str, object]] = {"modnn": {"rounds": "search"}, "pofo": {"anneal": True}}
 
@@ -66,8 +67,9 @@ def plan(
         registered first. If the best plan was made for a smaller device, params["planned_for"] names that device.
     time_limit : float or str, optional
         Seconds in total. In auto selective comes first and gets half, and each other planner an equal share of the time
-        that is left when its turn comes. Up to 24 stages, half of the time is for smaller devices. If time
-        runs out before any planner has a plan, the remaining ones still get 0.15 s each. By default, and with 0, auto's
+        that is left when its turn comes. A planner that needs more for a first plan of thousands of ops is left out. Up
+        to 24 stages, half of the time is for smaller devices. If time runs out before any planner has a plan, the
+        remaining ones still get 0.15 s. By default, and with 0, auto's
         searches on chains stop after a number of moves, so that the plan does not depend on the machine, and PoocH's
         search stops after one second.
     progress : callable, optional
@@ -88,6 +90,8 @@ def plan(
         No planner found a plan; `.min_memory` is the least that any of them names, and less may do. For graphs of up to
         64 ops and tensors, chains included, all plans are also searched, up to a number of steps, and the message says
         if that proves that there is no plan. For larger problems a plan may still exist.
+    LimitError
+        The time_limit is less than any plan of so many ops takes.
 
     Notes
     -----
@@ -132,7 +136,11 @@ def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object], 
     names, began = planners_of(problem), time.perf_counter()
     fixed = search_limits(problem) | {name: value for name, value in given.items() if name != "time_limit"}
     seconds, short = quantities.time_limit(given.get("time_limit")), size_of(problem) <= SHORT
+    chunk = cast("ChunkLike", given.get("chunk"))
     if seconds:
+        graph = graph_of(problem, chunk)
+        if seconds < (needed := SECONDS_AN_OP * op_count(graph)) - LEAST_TIME:
+            raise too_short(seconds, "auto", needed, graph)
         found = _run_in_turn(problem, device, fixed, began + (seconds / 2 if short else seconds), progress)
     else:
         found, timed = {}, isinstance(problem, Chain) or not short or seconds is None
@@ -140,21 +148,18 @@ def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object], 
             own = _auto(name, fixed | given, timed=timed) | told(progress, name, found)
             found[name] = outcome(PLANNERS[name].plan, problem, device, own)
     if all(isinstance(one, InvalidInputError) for one in found.values()):
-        raise _none_found(problem, device, found)
-    until = None if seconds is None or (short and seconds == 0) else began + seconds
+        raise _none_found(problem, device, found, seconds)
+    until = math.inf if seconds is None or (short and seconds == 0) else began + seconds
     plans = [one for one in map(found.get, names) if isinstance(one, Result)]
     plans += _pebbles(problem, device, found, _left(until) if seconds else {})
-    for rung in below(problem, device, partial(_least_makespan, plans), cast("ChunkLike", given.get("chunk"))):
-        if until is not None and time.perf_counter() >= until:
-            break
+    for rung in below(problem, device, partial(_least_makespan, plans), chunk, until):
         same_link = (rung.d2h, rung.h2d, rung.host_memory) == (device.d2h, device.h2d, device.host_memory)
         rest, none = graph_bound(graph_of(problem), rung), True
         told(progress, "smaller devices", dict(enumerate(plans)))
         for name in names:
             hopeful = PLANNERS[name].free or rest < _least_makespan(plans)
-            over = until is not None and time.perf_counter() > until
-            if hopeful and not over and (same_link or PLANNERS[name].uses_link):
-                own = _auto(name, fixed, timed=False) if until is None else _auto(name, fixed | _left(until))
+            if hopeful and time.perf_counter() < until and (same_link or PLANNERS[name].uses_link):
+                own = _auto(name, fixed | _left(until), timed=until < math.inf)
                 one = _draft(problem, name, rung, own)
                 none = none and one is None
                 _carry(one, problem, device, plans)
@@ -162,7 +167,7 @@ def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object], 
             _carry(_draft(problem, "pebbles", rung, _left(until)), problem, device, plans)
     if plans:
         return min(plans, key=attrgetter("makespan"))
-    raise _none_found(problem, device, found)
+    raise _none_found(problem, device, found, seconds)
 
 
 def _run_in_turn(
@@ -178,24 +183,30 @@ def _run_in_turn(
     timed = {name: bool(takes(PLANNERS[name].plan, {"time_limit": 1.0})) for name in planners_of(problem)}
     names = sorted(timed, key=lambda name: (timed[name], SEARCHES.index(name) + 1 if name in SEARCHES else 0))
     names.sort(key=lambda name: name != BEST)
+    graph = graph_of(problem, cast("ChunkLike", options.get("chunk")))
     found: dict[str, Result | MemschedError] = {}
     quickest = math.inf
     for at, name in enumerate(names):
         left = until - time.perf_counter()
-        if left <= quickest < math.inf:
+        if left <= quickest < math.inf or left <= -LEAST_TIME:
             break
-        share = {"time_limit": max(LEAST_SHARE, left / (2 if at == 0 and name == BEST else len(names) - at))}
-        own = _auto(name, options | share) | told(progress, name, found)
+        needed = PLANNERS[name].least_time(graph, device)
+        if left <= needed and quickest < math.inf:
+            continue
+        share = max(needed, left / (2 if at == 0 and name == BEST else len(names) - at))  # and no more than is left:
+        own = _auto(name, options | {"time_limit": max(LEAST_SHARE, min(share, left))}) | told(progress, name, found)
         found[name] = one = outcome(PLANNERS[name].plan, problem, device, own)
+        if name == BEST and isinstance(one, LimitError):
+            until -= BOUND * op_count(graph)  # which it would have made
         if isinstance(one, Result):
             plans = one.params["evaluations"] if name == BEST else 1
             quickest = min(quickest, one.runtime / plans)
     return found
 
 
-def _left(until: float | None) -> dict[str, object]:
+def _left(until: float) -> dict[str, object]:
     """The option that gives a planner all the time until then; empty without a limit."""
-    return {} if until is None else {"time_limit": max(LEAST_SHARE, until - time.perf_counter())}
+    return {} if until == math.inf else {"time_limit": max(LEAST_SHARE, until - time.perf_counter())}
 
 
 def _carry(one: Draft | None, problem: Problem, device: Device, plans: list[Result]) -> None:
@@ -238,7 +249,9 @@ def _pebbles(
         return []
 
 
-def _none_found(problem: Problem, device: Device, found: Mapping[str, Result | MemschedError]) -> MemschedError:
+def _none_found(
+    problem: Problem, device: Device, found: Mapping[str, Result | MemschedError], seconds: float | None
+) -> MemschedError:
     """What to raise if no planner has a plan. Pebbles, a bound or the need of one op proves that there is none."""
     infeasible = {name: one for name, one in found.items() if isinstance(one, InfeasibleError)}
     if not infeasible:
@@ -264,11 +277,10 @@ def _none_found(problem: Problem, device: Device, found: Mapping[str, Result | M
         said = str(proof)
     elif not isinstance(problem, GraphFamily) and math.isinf(recompute_bound(graph_of(problem), device)):
         said = "that there is none is proven by the lower bound"
-    closest = str(nearest).replace(f" for '{problem.name}' in {budget}", "")
-    return InfeasibleError(
-        f"no planner found a plan for '{problem.name}' in {budget}; {said}; the one that comes nearest: {closest}",
-        nearest.min_memory,
-    )
+    said += "; the one that comes nearest: " + str(nearest).replace(f" for '{problem.name}' in {budget}", "")
+    if seconds and (late := [name for name, one in found.items() if isinstance(one, LimitError)]):
+        said += f"; {', '.join(late)} had too little time: give a longer time_limit"
+    return InfeasibleError(f"no planner found a plan for '{problem.name}' in {budget}; {said}", nearest.min_memory)
 
 
 def _least_makespan(plans: list[Result]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 from memsched import _core
@@ -23,13 +24,20 @@ OCTAVES = 6  # links up to 2^6 times slower and faster than the one that moves e
 HOST_PARTS = (2, 4, 8)  # rungs of the host memory: these fractions of the bytes of all tensors
 
 
-def below(problem: Problem, device: Device, best: Callable[[], float], chunk: ChunkLike = None) -> Iterator[Device]:
+def below(
+    problem: Problem,
+    device: Device,
+    best: Callable[[], float],
+    chunk: ChunkLike = None,
+    until: float = math.inf,
+) -> Iterator[Device]:
     """The rungs at or below a device, without the device itself, the nearest first; useless ones are left out.
 
     The memory of a rung is the device's own, or one of the ladder's that is no larger; likewise its link and its host
     memory. If the bound on all plans on a rung reaches best() seconds, neither it nor any rung below it has a faster
     plan. A device with the memory that rotor needs has no rungs with less; one with less has only rungs with its own
     link. Graphs of more than LONG ops have rungs of memory only; families and graphs of more than LONGEST have none.
+    There are no more when time.perf_counter() reaches `until`.
     """
     if not isinstance(problem, Chain) and (isinstance(problem, GraphFamily) or _core.op_count(problem) > LONGEST):
         return
@@ -49,6 +57,8 @@ def below(problem: Problem, device: Device, best: Callable[[], float], chunk: Ch
     for d2h, h2d in dict.fromkeys(links):
         for memory in memories:
             rung = altered(device, memory=memory, d2h=d2h, h2d=h2d)
+            if time.perf_counter() >= until:
+                return
             if best() <= recompute_bound(graph_of(problem, chunk), rung):
                 if memory == device.memory:
                     return

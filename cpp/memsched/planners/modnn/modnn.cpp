@@ -4,6 +4,7 @@
 #include "memsched/support/errors.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <optional>
 
@@ -72,9 +73,10 @@ bool foresee_room(const ModnnFacts& facts, OpId op, ModnnLayout& layout) {
 }
 
 // Whether ops i + 1 .. s find room once i has run with `layout`, which includes the tensor to prefetch.
-bool foresees(const ModnnFacts& facts, OpId i, OpId s, ModnnLayout layout) {
+bool foresees(const ModnnFacts& facts, OpId i, OpId s, ModnnLayout layout, const std::function<void()>& tick) {
     foresee_end(facts, i, layout);
     for (OpId op = i + 1; op <= s; ++op) {
+        tick(); // as s may be 10,000 ops away
         if (!foresee_room(facts, op, layout)) {
             return false;
         }
@@ -292,7 +294,7 @@ class Algorithm1 {
         }
         layout.memory.place(t, place.low, facts_.bytes(t));
         layout.arrive(t);
-        return foresees(facts_, i, s, std::move(layout));
+        return foresees(facts_, i, s, std::move(layout), [&] { tick(i); });
     }
 
     void run(OpId i) {

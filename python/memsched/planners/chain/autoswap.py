@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from memsched import _core
 from memsched._core import Chain, Device
-from memsched.planners.call import over_at
 from memsched.planners.chain.bayes import minimise
 from memsched.planners.classes import WORKSPACE_LIMIT
 from memsched.planners.entry import Planner
@@ -190,7 +189,7 @@ def _needs(problem: Problem) -> int:
     return need_of_moving_all(_core.fixed_choices(graph_of(problem), WORKSPACE_LIMIT))
 
 
-@Planner("four priority scores, tuned weights", needs=_needs, problems=("chain", "graph"))
+@Planner("four priority scores, tuned weights", needs=_needs, problems=("chain", "graph"), seconds_an_op=(6e-6, 6e-6))
 def autoswap(
     problem: Problem,
     M: Quantity | None = None,
@@ -260,7 +259,7 @@ def autoswap(
         return simulated[chosen.tobytes()]
 
     target = graph_bound(call.graph, call.device) * (1 + 1e-12)
-    until = over_at(call.started, time_limit)
+    until = call.until(time_limit)
     search = minimise(
         makespan, STARTS, evaluations=evaluations, seed=seed, target=target, until=until, progress=progress
     )

@@ -8,7 +8,7 @@ import numpy as np
 
 from memsched import _core
 from memsched._core import Chain, Device
-from memsched.planners.call import over_at, seconds_left
+from memsched.planners.call import LEAST_TIME, seconds_left
 from memsched.planners.chain.dynprog import DYNPROG
 from memsched.planners.chain.greedy import GREEDY
 from memsched.planners.entry import Planner
@@ -85,7 +85,7 @@ def _starts(call: ChainCall, progress: Progress, until: float) -> list[Flags]:
     return starts + (_windows(call) if call.device.host_memory is not None else [])
 
 
-@Planner("anytime search on the simulated makespan", needs=least_memory)
+@Planner("anytime search on the simulated makespan", needs=least_memory, seconds_an_op=(2e-5, 2e-5))
 def offload(
     chain: Chain,
     M: Quantity | None = None,
@@ -139,8 +139,9 @@ def offload(
     gap = checks.non_negative("gap", gap, "units")
     seed = checks.count("seed", seed, 0, 2**63 - 1)
     call = begin_chain(offload, chain, M, beta, device, chunk)
+    until = call.until(None if moves is not None else time_limit)
     bound = max(graph_bound(call.graph, call.device), recompute_bound(call.graph, call.device))
-    until = over_at(call.started, None if moves is not None else time_limit / 2)
+    until = max((call.started + until) / 2, call.started + LEAST_TIME)  # the other half for the search
     starts = [np.zeros(len(call.stage), np.uint8)] if call.excess <= 0 else _starts(call, progress, until)
     if not np.isfinite(call.makespans(np.array(starts))).any():
         raise call.host_error()

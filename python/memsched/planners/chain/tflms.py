@@ -13,7 +13,7 @@ import numpy.typing as npt
 from memsched import _core
 from memsched._core import Chain, Device, Graph
 from memsched.errors import LimitError
-from memsched.planners.call import begin, by_bisection, far_apart, over_at, seconds_left
+from memsched.planners.call import begin, by_bisection, far_apart, seconds_left
 from memsched.planners.classes import WORKSPACE_LIMIT, ClassCall, need_of_keeping_all, of_classes
 from memsched.planners.entry import Planner
 from memsched.planners.sets import begin_chain
@@ -64,7 +64,13 @@ def _needs(problem: Problem) -> int:
     return min_memory(problem, Device(1, math.inf if link is None else link))
 
 
-@Planner("the first n, fixed lookahead, no waiting", needs=_needs, needs_on=min_memory, problems=("chain", "graph"))
+@Planner(
+    "the first n, fixed lookahead, no waiting",
+    needs=_needs,
+    needs_on=min_memory,
+    problems=("chain", "graph"),
+    seconds_an_op=(6e-6, 6e-6),
+)
 def tflms(
     problem: Problem,
     M: Quantity | None = None,
@@ -114,7 +120,7 @@ def tflms(
         partial(_prefix, problem.n), problem.n + 1, time_limit=limit, aheads=LOOKAHEADS, stall=False
     )
     if not np.isfinite(makespans).any():
-        least = min_memory(problem, call.device, call.chunk, over_at(call.started, limit))
+        least = min_memory(problem, call.device, call.chunk, call.until(limit))
         raise call.no_plan(least, "every setting makes a forward wait for memory, which tflms cannot do")
     row, count = divmod(int(np.argmin(makespans)), makespans.shape[1])
     flags = call.tensors(_prefix(problem.n, np.array([count]))[0])
@@ -143,7 +149,7 @@ def graph_min_memory(graph: Graph, workspace_limit: int, above: int = 0, until: 
 def _of_graph(call: ClassCall, time_limit: float | None) -> Result:
     if call.stays:
         return call.result({"tensors": 0, "lookahead": None}, call.everything_stays())
-    graph, limit, until = call.graph, call.workspace_limit, over_at(call.started, time_limit)
+    graph, limit, until = call.graph, call.workspace_limit, call.until(time_limit)
     maps = len(_core.feature_maps(graph))
     counts = np.arange(maps + 1) if time_limit is None else far_apart(maps + 1)
     seconds = seconds_left(until)

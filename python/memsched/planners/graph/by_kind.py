@@ -6,7 +6,7 @@ import math
 
 from memsched import _core
 from memsched._core import Device, Graph, Schedule
-from memsched.planners.call import begin, by_bisection, over_at, seconds_left
+from memsched.planners.call import begin, by_bisection, seconds_left
 from memsched.planners.classes import WORKSPACE_LIMIT, by_default, need_of_keeping_all, of_classes
 from memsched.planners.entry import Planner
 from memsched.problems.problem import Problem
@@ -81,7 +81,7 @@ def by_kind(
     (5, True)
     """
     call = of_classes(begin(by_kind, problem, M, beta, device), workspace_limit, need=lambda graph, limit: 0)
-    until = over_at(call.started, quantities.time_limit(time_limit) or None)
+    until = call.until(quantities.time_limit(time_limit) or None)
     if call.stays:
         return call.result({}, call.everything_stays())
     schedule = _planned(call.graph, call.device, call.workspace_limit, until)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from memsched import _core
 from memsched._core import Device, Schedule
 from memsched.errors import InfeasibleError, InvalidInputError, LimitError, ScheduleError
-from memsched.planners.call import Call, begin, by_bisection, over_at, seconds_left, without_link
+from memsched.planners.call import Call, begin, by_bisection, seconds_left, without_link
 from memsched.planners.entry import Planner
 from memsched.planners.rounds import Rounds, balanced, rounds_of, smallest, tried_until
 from memsched.problems.family import GraphFamily, count_rounds
@@ -26,7 +26,12 @@ def least_memory(problem: Problem) -> int:
     return _core.modnn_min_memory(smallest(problem) if isinstance(problem, GraphFamily) else graph_of(problem))
 
 
-@Planner("sub-batches, offloading and algorithms, with addresses", needs=least_memory, problems=("graph",))
+@Planner(
+    "sub-batches, offloading and algorithms, with addresses",
+    needs=least_memory,
+    problems=("graph",),
+    seconds_an_op=(1e-4, 1e-4),
+)
 def modnn(
     problem: Problem,
     M: Quantity | None = None,
@@ -92,7 +97,7 @@ def modnn(
     checks.choice("rounds", rounds, ("fewest", "search"))
     gpus = checks.count("gpus", gpus, 1, 2)
     added = quantities.bandwidth("memory_bandwidth", memory_bandwidth)
-    until = over_at(call.started, quantities.time_limit(time_limit) or None)
+    until = call.until(quantities.time_limit(time_limit) or None)
     foresee = checks.flag("foresee", foresee)
     params: dict[str, Any] = {"rounds": rounds, "foresee": foresee, "gpus": gpus}
     if gpus == 2:

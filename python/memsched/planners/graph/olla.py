@@ -41,6 +41,7 @@ def least_memory(problem: Problem) -> int:
     needs=least_memory,
     problems=("graph",),
     reorders=True,
+    seconds_an_op=(1e-5, 1e-5),
 )
 def olla(
     problem: Problem,
@@ -113,6 +114,7 @@ def olla(
     call = begin(olla, problem, M, beta, device)
     graph, room = call.graph, call.device.memory
     limit = quantities.seconds("time_limit", time_limit)
+    call.check_time(limit)
     alignment = quantities.alignment(alignment)
     tries = checks.count("tries", tries, 0, 10**6)
     seed = checks.count("seed", seed, 0, 2**63 - 1)

@@ -8,7 +8,7 @@ import numpy as np
 
 from memsched import _core
 from memsched._core import Device
-from memsched.planners.call import LEAST_TIME, begin, over_at, seconds_left
+from memsched.planners.call import LEAST_TIME, begin, seconds_left
 from memsched.planners.entry import Planner
 from memsched.problems.bounds import recompute_bound
 from memsched.problems.problem import ChunkLike, Problem, graph_of, least_of, peak_of, simulate
@@ -29,6 +29,7 @@ QUICK_OPS = 20_000  # of a graph that is planned in the least time; a larger one
     recomputes=True,
     reorders=True,
     repeats=True,
+    seconds_an_op=(1.6e-5, 6e-5),
 )
 def selective(
     problem: Problem,
@@ -118,8 +119,8 @@ def selective(
         none = np.zeros(_core.tensor_count(call.graph), bool)
         kept = _core.offload_set_schedule(call.graph, call.device.memory, none, told, call.chunk)
         return call.result({**params, "evaluations": 1}, kept)
-    bound = recompute_bound(call.graph, call.device)  # the result has it: made now, it is within the limit
-    left = seconds_left(over_at(call.started, time_limit))
+    left = seconds_left(call.until(time_limit))
+    bound = recompute_bound(call.graph, call.device)
     schedule, least_time, evaluations = None, math.inf, 0
     tries = [(moves, (seed + walk * STRIDE) % 2**63) for walk in range(walks)]
     if time_limit is not None:

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from memsched import _core
 from memsched._core import Device, Graph, Schedule
 from memsched.errors import LimitError
-from memsched.planners.call import LEAST_TIME, begin, over_at, without_link
+from memsched.planners.call import begin, without_link
 from memsched.planners.entry import Planner
 from memsched.problems.problem import Problem, graph_of, least_of, peak_of, simulate
 from memsched.result import Result
@@ -25,8 +24,6 @@ from memsched.support.types import Quantity
 _DEAR = ("conv", "convolution", "fc", "mm", "addmm", "bmm", "baddbmm", "stage")
 
 _MOST_RUNS = 1 << 18  # of a plan: about 10 s
-_SECONDS_AN_OP = 2e-5  # to read a graph and make one plan, at the least
-
 _OVER = "superneurons found no plan in time; raise time_limit"
 
 Strategy = Literal["cost", "speed", "memory"]
@@ -290,6 +287,7 @@ def _planned(graph: Graph, device: Device, strategy: Strategy, until: float, tol
     needs=lambda problem: least_of(graph_of(problem)),
     problems=("graph",),
     recomputes=True,
+    seconds_an_op=(2e-5, 2e-5),
     by_name="for comparison with its paper",
 )
 def superneurons(
@@ -350,9 +348,7 @@ def superneurons(
     call = begin(superneurons, problem, M, beta, device)
     limit, graph = quantities.time_limit(time_limit), call.graph
     checks.choice("strategy", strategy, get_args(Strategy))
-    until = over_at(call.started, limit or None)
-    if limit and _SECONDS_AN_OP * _core.op_count(graph) > max(limit, LEAST_TIME):
-        raise LimitError(_OVER)
+    until = call.until(limit or None)
     least = least_of(graph)
     if call.device.memory < least:
         linked = min(call.device.d2h, call.device.h2d) > 0 and call.device.host_memory is None

@@ -10,7 +10,6 @@ from typing import Any
 from memsched import _core
 from memsched._core import Chain, Device, RematPlan, RematTable, Schedule
 from memsched.errors import InvalidInputError, LimitError
-from memsched.planners.call import over_at
 from memsched.planners.entry import Planner
 from memsched.planners.remat.recompute import (
     MOST_LAYERS,
@@ -198,7 +197,7 @@ def _with_table(
 ) -> Result:
     """The same with real labels, from a table that answers all memories up to its own."""
     call = begin_chain(pofo, chain, None, None, device, chunk)
-    tables = Tables(threads=threads, progress=progress, until=over_at(call.started, time_limit or None), shared=table)
+    tables = Tables(threads=threads, progress=progress, until=call.until(time_limit or None), shared=table)
     best = pofo_attempt(call, labels="auto", slots=table.slots, beam=None, tables=tables)
     return _finished(best, None, time_limit, None, 0, {"labels": "auto", "chunk": call.chunk}, progress)
 
@@ -208,6 +207,7 @@ def _with_table(
     needs=pofo_min_memory,
     needs_alone=rotor_min_memory,
     recomputes=True,
+    seconds_an_op=(2.2e-5, 2.2e-5),
     with_table=_with_table,
 )
 def pofo(
@@ -316,7 +316,7 @@ def pofo(
         raise LimitError(
             f"labels is 'exact'; '{chain.name}' has {chain.n} stages, and exact labels take {MOST_LAYERS - 1}"
         )
-    tables = Tables(threads=threads, progress=progress, until=over_at(call.started, time_limit or None))
+    tables = Tables(threads=threads, progress=progress, until=call.until(time_limit or None))
     best = pofo_attempt(call, labels=labels, slots=slots, beam=beam, tables=tables)
     limit = {"time_limit": time_limit} if moves is None else {"moves": moves}
     params: dict[str, Any] = {"slots": slots, "labels": labels, "beam": beam, "chunk": call.chunk, **limit}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from memsched._core import Chain, Device, RematPlan, RematTable
-from memsched.planners.call import over_at
 from memsched.planners.entry import Planner
 from memsched.planners.remat.recompute import ROTOR_SLOTS, Tables, best_rotor_plan, rotor_min_memory, unroll
 from memsched.planners.sets import ChainCall, begin_chain
@@ -44,6 +43,7 @@ def _with_table(
     needs_alone=rotor_min_memory,
     recomputes=True,
     uses_link=False,
+    seconds_an_op=(1.8e-5, 1.8e-5),
     with_table=_with_table,
 )
 def rotor(
@@ -109,6 +109,4 @@ def rotor(
     threads = checks.count("threads", threads, 0, 1024)
     time_limit = quantities.time_limit(time_limit) or None
     call = begin_chain(rotor, chain, M, beta, device, chunk)
-    return _from_tables(
-        call, slots, Tables(threads=threads, progress=progress, until=over_at(call.started, time_limit))
-    )
+    return _from_tables(call, slots, Tables(threads=threads, progress=progress, until=call.until(time_limit)))
