@@ -27,7 +27,6 @@ Wanted::Wanted(const Graph& graph) : graph_(graph), readers_(readers_of(graph)),
             }
         }
     }
-    costs_.bits.resize(graph.ops().size() / 64 + 1);
     demands_.bits.resize(graph.ops().size() / 64 + 1);
 }
 
@@ -48,16 +47,12 @@ void Wanted::reset(OpId last) {
         next_[t] = readers_[t].empty() ? never : readers_[t].front();
     }
     cost_.resize(graph_.ops().size());
-    for (std::size_t op = 0; op < cost_.size(); ++op) {
-        cost_[op] = own(static_cast<OpId>(op));
-    }
+    stale_.assign(graph_.ops().size(), 1);
     in_time_ = before_;
     demand_.assign(graph_.ops().size(), never);
     std::ranges::fill(crowds_, Crowd{});
-    for (Due* due : {&costs_, &demands_}) {
-        std::ranges::fill(due->bits, 0);
-        due->settled();
-    }
+    std::ranges::fill(demands_.bits, 0);
+    demands_.settled();
 }
 
 void Wanted::update_next(TensorId tensor) {
@@ -119,50 +114,68 @@ void Wanted::set(TensorId tensor, bool at_hand) {
     }
 }
 
+// So may those of all behind them, as far as nothing there is at hand. What is out of date already stands for all that.
 void Wanted::cost_changed(TensorId tensor) {
-    for (const OpId reader : readers_[at(tensor)]) {
-        if (reader >= now_) {
-            break;
+    pending_.push_back(tensor);
+    while (!pending_.empty()) {
+        const TensorId next = pending_.back();
+        pending_.pop_back();
+        for (const OpId reader : readers_[at(next)]) {
+            if (reader >= now_) {
+                break;
+            }
+            ++work_;
+            if (stale_[at(reader)] || never_again(reader)) {
+                continue;
+            }
+            stale_[at(reader)] = 1;
+            for (const TensorId t : graph_.op(reader).writes) {
+                if (!at_hand_[at(t)]) {
+                    pending_.push_back(t);
+                }
+            }
         }
-        costs_.add(reader);
     }
 }
 
 void Wanted::update_cost(OpId op) {
-    work_ += 4 + static_cast<std::int64_t>(graph_.op(op).reads.size());
+    const bool timed = !before_.empty();
     Seconds cost = own(op);
-    OpId in_time = before_.empty() ? never : before_[at(op)];
+    OpId in_time = timed ? before_[at(op)] : never;
     for (const TensorId t : graph_.op(op).reads) {
-        if (!at_hand_[at(t)]) {
-            cost += graph_.writer(t) < 0 ? impossible : cost_[at(graph_.writer(t))];
-            in_time =
-                before_.empty() || graph_.writer(t) < 0 ? in_time : std::min(in_time, in_time_[at(graph_.writer(t))]);
+        if (at_hand_[at(t)]) {
+            continue;
         }
-    }
-    if (cost == cost_[at(op)] && (before_.empty() || in_time == in_time_[at(op)])) {
-        return;
+        const OpId writer = graph_.writer(t);
+        cost += writer < 0 ? impossible : cost_[at(writer)];
+        in_time = timed && writer >= 0 ? std::min(in_time, in_time_[at(writer)]) : in_time;
     }
     cost_[at(op)] = cost;
-    if (!before_.empty()) {
+    if (timed) {
         in_time_[at(op)] = in_time;
     }
-    for (const TensorId t : graph_.op(op).writes) {
-        if (!at_hand_[at(t)]) {
-            cost_changed(t);
-        }
-    }
+    stale_[at(op)] = 0;
 }
 
-void Wanted::settle_costs() { // upwards, since an op is read by later ones
-    for (; costs_.low <= costs_.high; ++costs_.low) {
-        std::uint64_t& bits = costs_.bits[costs_.low];
-        while (bits != 0) {
-            const int bit = std::countr_zero(bits);
-            bits &= bits - 1;
-            update_cost(static_cast<OpId>(costs_.low * 64) + bit);
+// Those that it depends on come first.
+void Wanted::settle_cost(OpId op) {
+    due_.push_back(op);
+    while (!due_.empty()) {
+        const OpId last = due_.back();
+        const std::size_t before = due_.size();
+        const bool known = never_again(last);
+        work_ += 4 + static_cast<std::int64_t>(graph_.op(last).reads.size());
+        for (const TensorId t : graph_.op(last).reads) {
+            const OpId writer = graph_.writer(t);
+            if (!known && writer >= 0 && !at_hand_[at(t)] && stale_[at(writer)]) {
+                due_.push_back(writer);
+            }
+        }
+        if (due_.size() == before) {
+            update_cost(last);
+            due_.pop_back();
         }
     }
-    costs_.settled();
 }
 
 void Wanted::update_demand(OpId op) {
@@ -199,8 +212,10 @@ void Wanted::settle_demands() { // downwards, since an op reads what earlier one
 }
 
 Seconds Wanted::again(TensorId tensor) {
-    settle_costs();
     const OpId writer = graph_.writer(tensor);
+    if (writer >= 0 && stale_[at(writer)]) {
+        settle_cost(writer);
+    }
     if (writer >= 0 && !before_.empty() && next(tensor) != never && in_time_[at(writer)] < next(tensor)) {
         return impossible;
     }

@@ -15,7 +15,8 @@ namespace memsched {
 
 // A tensor that is not at hand (neither on the device nor on the host) runs again when it is wanted, with all that its
 // writer reads and that is not at hand either. So what is at hand may be wanted for the sake of what is not. When one
-// tensor comes or goes, both answers change only along what is not at hand, and only there are they computed again.
+// tensor comes or goes, both answers change only along what is not at hand, and only there are they computed again;
+// costs only for who asks, as where a long stretch runs again, each of its tensors changes the costs of all behind it.
 class Wanted {
   public:
     static constexpr OpId never = std::numeric_limits<OpId>::max();
@@ -64,17 +65,18 @@ class Wanted {
         }
     };
 
+    bool never_again(OpId op) const { return op >= last_ || graph_.op(op).once; }
     Seconds own(OpId op) const {
-        const bool stale = !before_.empty() && before_[at(op)] < now_;
-        return op >= last_ || graph_.op(op).once || stale ? impossible : graph_.op(op).choices[0].time;
+        const bool updated = !before_.empty() && before_[at(op)] < now_;
+        return never_again(op) || updated ? impossible : graph_.op(op).choices[0].time;
     }
     void update_next(TensorId tensor);
     OpId least_demand(TensorId tensor); // of the readers that have run
     void demanded(TensorId tensor, OpId reader);
     void cost_changed(TensorId tensor); // for its readers that have run
     void update_cost(OpId op);
+    void settle_cost(OpId op);
     void update_demand(OpId op);
-    void settle_costs();
     void settle_demands();
 
     const Graph& graph_;
@@ -85,12 +87,15 @@ class Wanted {
     std::int64_t work_ = 0;
     std::vector<std::uint8_t> at_hand_; // by tensor
     std::vector<OpId> next_;
-    std::vector<Seconds> cost_; // by op
+    std::vector<Seconds> cost_;       // by op
+    std::vector<std::uint8_t> stale_; // by op: its cost is out of date; it is computed when somebody asks
     // By op, of graphs with persistent tensors: the first op that updates what it reads, after it in the list; and the
     // first of these for all that would run with it.
     std::vector<OpId> before_, in_time_;
     std::vector<OpId> demand_; // by op: for which op one of its outputs is wanted that is not at hand
-    Due costs_, demands_;
+    Due demands_;
+    std::vector<TensorId> pending_; // within one call
+    std::vector<OpId> due_;
 };
 
 } // namespace memsched

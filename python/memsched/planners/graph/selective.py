@@ -29,7 +29,7 @@ QUICK_OPS = 20_000  # of a graph that is planned in the least time; a larger one
     recomputes=True,
     reorders=True,
     repeats=True,
-    seconds_an_op=(1.6e-5, 6e-5),
+    seconds_an_op=(1.6e-5, 2.5e-5),
 )
 def selective(
     problem: Problem,
