@@ -354,6 +354,8 @@ def test_rows_of_a_sweep_need_no_file() -> None:
         ("plan r.json -m 40%", "'r.json' is a result (format 'memsched-result/2'), which Result.load and"),
         ("simulate c.json", "'c.json' is a chain (format 'memsched-chain/1'), which Chain.load and"),
         ("plan . -m 40%", "it is a directory"),
+        ("help nosuch", "there is no command 'nosuch'; the commands are compare"),
+        (f"plan {SMALL} -m 40% --output=", "the name of the file to write is empty"),
         ("report . -o x.html", "'.' is not a file"),
     ],
 )

@@ -106,7 +106,7 @@ REMEDIES = {
     f"plan {SMALL} -m 40% --host-memory 30%": "is '30%', a percentage, which only the memory of a call with a problem",
     "fit --model nets:make --device t4 --optimizer sgd:0.9": r"its options stand after '\?': sgd\?lr=0.01$",
     "--json doctor": "the option --json comes after the command, as in ",
-    "help foo": "there is no command 'help'; the commands are",
+    "help foo": "there is no command 'foo'; the commands are",
 }
 
 

@@ -311,6 +311,20 @@ def test_every_planner_keeps_its_limit(count: int, share: str, beta: Any, limit:
             kept(limit, work, problem)
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
+@pytest.mark.parametrize("planner", ["by_kind", "tflms", "selective"])
+@pytest.mark.parametrize("count", [4_000, 50_000])
+def test_a_frontier_keeps_the_limits_of_its_points(count: int, planner: str) -> None:
+    """The planner's least memory, where the points begin, had none: 287 seconds for three points of 2 seconds."""
+    limit, points = 0.3, 3
+    takes(
+        (points + 1) * (1.2 * limit + 0.2),
+        lambda graph: ms.frontier(graph, beta=4.0, planner=planner, points=points, time_limit=limit),
+        step_graph(count),
+    )
+
+
 def test_a_limit_in_which_there_is_no_plan_is_refused_at_once() -> None:
     chain = ms.Chain([1.0] * 10_000, [1.0] * 10_000, [4] * 10_001, [4] * 10_001)
     with pytest.raises(

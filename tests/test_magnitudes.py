@@ -292,3 +292,13 @@ def test_runs_that_together_exceed_what_a_graph_may_have(planner: str, seconds: 
     chain = ms.Chain([seconds] * 5, [seconds] * 5, [size] * 6, [0] * 6)
     with pytest.raises(ms.LimitError, match="all runs together"):
         getattr(ms, planner)(chain, 3 * size, 0)
+
+
+@pytest.mark.filterwarnings("ignore:the")
+@pytest.mark.parametrize("planner", ["greedy", "dynprog", "vdnn", "autoswap", "offload"])
+def test_a_latency_that_no_copy_survives_is_no_link(planner: str) -> None:
+    """A schedule was made that takes for ever, and ended in an error about schedules."""
+    chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [0, 4, 4, 4])
+    device = ms.Device(20, 8.0, latency=1e308)
+    with pytest.raises(ms.InfeasibleError, match="everything must stay; it needs at least"):
+        ms.plan(chain, device=device, planner=planner)

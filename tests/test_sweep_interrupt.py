@@ -421,3 +421,31 @@ def _soon_gone(session: int) -> bool:
     while left(session) and time.monotonic() < patience:
         time.sleep(0.05)
     return not left(session)
+
+
+@pytest.mark.parametrize(
+    "module", ["multiprocessing.reduction", "concurrent.futures.thread", "memsched.study.sweep.store"]
+)
+def test_an_interrupt_while_a_sweep_imports_leaves_nothing_imported_by_half(module: str) -> None:
+    """All later sweeps of the process ended in "module 'multiprocessing' has no attribute 'process'"."""
+    script = f"""
+import os, signal, sys
+import memsched as ms
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r} and self in sys.meta_path:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGINT)
+
+def swept():
+    return len(ms.sweep({CHAIN!r}, ["greedy"], memory=["50%"], beta=["12GB/s"]))
+
+sys.meta_path.insert(0, Interrupt())
+try:
+    swept()
+except KeyboardInterrupt:
+    print("interrupted", swept())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("interrupted 1\n", ""), done.stderr

@@ -91,7 +91,7 @@ class CommandGroup(click.Group):
         """Parse the options before the command."""
         as_json = "--json" in args  # also where the other options cannot be parsed
         typed = list(args)
-        if "help" in args and {*args} <= {"help", *self.commands}:  # as in `memsched help plan`
+        if "help" in args and (args[0] == "help" or {*args} <= {"help", *self.commands}):  # as in `memsched help plan`
             args = [*(name for name in args if name != "help"), "--help"]
         try:
             context = super().make_context(info_name, args, parent, **extra)

@@ -18,6 +18,8 @@ from memsched.support.files import check_named, named_as, same_file
 def check_writable(path: str) -> str:
     """Refuse a file that cannot be written, before the work rather than after it; the write itself checks again."""
     target = Path(path)
+    if not path:
+        raise InvalidInputError("the name of the file to write is empty")
     try:
         is_folder = target.is_dir()
     except OSError as error:  # a name of too many letters

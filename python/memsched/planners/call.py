@@ -6,7 +6,9 @@ import dataclasses
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -254,12 +256,30 @@ def seconds_left(until: float) -> float | None:
     return None if until == math.inf else max(0.0, until - time.perf_counter())
 
 
+_UNTIL: ContextVar[float] = ContextVar("until", default=math.inf)
+
+
+@contextmanager
+def tried_until(until: float) -> Iterator[None]:
+    """Within this, no memories nor batches are tried when time.perf_counter() has reached `until`."""
+    token = _UNTIL.set(until)
+    try:
+        yield
+    finally:
+        _UNTIL.reset(token)
+
+
+def sooner(until: float) -> float:
+    """The moment `until`, or that of `tried_until`, whichever comes first."""
+    return min(until, _UNTIL.get())
+
+
 def by_bisection(runs: Callable[[int], bool], low: int, high: int, until: float = math.inf) -> int:
     """An M in (low, high] with a plan, while one byte less has none. There must be a plan at `high`.
 
     When time.perf_counter() reaches `until`, or `runs` raises a LimitError, the least M known to have a plan.
     """
-    while high - low > 1 and time.perf_counter() < until:
+    while high - low > 1 and time.perf_counter() < sooner(until):
         middle = (low + high) // 2
         try:
             low, high = (low, middle) if runs(middle) else (middle, high)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 
 from memsched import _core
 from memsched._core import Graph
 from memsched.errors import LimitError
-from memsched.planners.call import by_bisection
+from memsched.planners.call import by_bisection, sooner
 from memsched.problems.family import GraphFamily
 from memsched.support.memo import once_per_object
 
@@ -35,21 +33,8 @@ def _need(graph: Graph) -> int:
     return max(graph.resident + _core.need_of_fastest(graph), _core.modnn_min_memory(graph))
 
 
-_UNTIL: ContextVar[float] = ContextVar("until", default=math.inf)
-
-
-@contextmanager
-def tried_until(until: float) -> Iterator[None]:
-    """Within this, no batch is tried when time.perf_counter() has reached `until`: LimitError. A graph takes time."""
-    token = _UNTIL.set(until)
-    try:
-        yield
-    finally:
-        _UNTIL.reset(token)
-
-
 def _check_time(family: GraphFamily) -> None:
-    if time.perf_counter() >= _UNTIL.get():
+    if time.perf_counter() >= sooner(math.inf):
         raise LimitError(f"time ran out before '{family.name}' had a batch that fits; raise time_limit")
 
 

@@ -183,7 +183,7 @@ def begin_chain(
         )
     call, alone = begin(plan, problem, M, beta, device, chunk), entry.needs_alone
     needs_alone = None if alone is None else partial(alone, problem)
-    check_memory(call, partial(entry.needs, problem) if least else int, needs_alone)
+    check_memory(call, partial(entry.needs, problem) if least else int, needs_alone, copies=1)
     stage, tape = _stages(call.graph)
     return ChainCall(**call.facts, stage=stage, tape=tape)
 

@@ -13,11 +13,10 @@ from typing import Any, cast
 
 from memsched._core import Chain, Device, op_count
 from memsched.errors import InfeasibleError, InvalidInputError, LimitError, MemschedError
-from memsched.planners.call import LEAST_TIME, Draft, too_short
+from memsched.planners.call import LEAST_TIME, Draft, too_short, tried_until
 from memsched.planners.entry import options_of, takes
 from memsched.planners.registry import PLANNERS, check_planner, planners_of
 from memsched.planners.remat.pebbles import pebbles, suits
-from memsched.planners.rounds import tried_until
 from memsched.problems.bounds import bound_of, certified, graph_bound, recompute_bound
 from memsched.problems.budget import make_device, told_bytes, told_memory
 from memsched.problems.family import GraphFamily

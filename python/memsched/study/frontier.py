@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from memsched import _core
 from memsched._core import Chain, Device
 from memsched.errors import InfeasibleError, InvalidInputError, LimitError, shown
-from memsched.planners.call import Draft
+from memsched.planners.call import Draft, tried_until
 from memsched.planners.entry import takes
 from memsched.planners.registry import least_on, planner_named
 from memsched.planners.remat.recompute import make_table, most_slots
@@ -140,7 +141,7 @@ def frontier(
         Instead of beta, which overrides its bandwidth; its memory is not used.
     memory : sequence of int or str, optional
         Bytes, or texts such as "6GiB" and "40%"; resident included. By default `points` values, evenly from the
-        planner's minimum to the plain peak.
+        planner's minimum to the plain peak; with a time_limit, from the least that is found in that time.
     points : int
     slots : int, optional
         Of the shared table, over the largest memory. By default as many as fit in 240 MB, at most 4000. Refused where
@@ -169,7 +170,8 @@ def frontier(
     time_limit = quantities.time_limit(time_limit)
     checks.progress(progress)
     link = make_device(problem, None if device is not None else 1, beta, device)
-    memories = _memories(problem, planner, link, chunk, memory, points)
+    with tried_until(time.perf_counter() + time_limit) if time_limit else nullcontext():
+        memories = _memories(problem, planner, link, chunk, memory, points)
     link = altered(link, memory=memories[-1])
     threads = checks.count("threads", threads, 0, 1024)
     run, tabled = plan_of(planner), None

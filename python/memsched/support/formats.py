@@ -192,8 +192,8 @@ def format_seconds(seconds: float, digits: int = 4) -> str:
         return "inf"
     if seconds < 0:
         return f"-{format_seconds(-seconds, digits)}"
-    if seconds == 0:
-        return "0 s"
+    if seconds == 0 or seconds >= 1e15:
+        return f"{seconds:.{digits}g} s"
     for power, unit in ((0, "s"), (3, "ms"), (6, "us")):
         amount = seconds * 10.0**power
         if float(_rounded(amount, digits)) >= 1:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from memsched import _core
 from memsched._core import Chain, Device, Graph
 from memsched.errors import LimitError
-from memsched.planners.call import begin, by_bisection, far_apart, seconds_left
+from memsched.planners.call import begin, by_bisection, far_apart, seconds_left, sooner
 from memsched.planners.classes import WORKSPACE_LIMIT, ClassCall, need_of_keeping_all, of_classes
 from memsched.planners.entry import Planner
 from memsched.planners.sets import begin_chain
@@ -48,7 +48,7 @@ def min_memory(chain: Chain, device: Device, chunk: ChunkLike = None, until: flo
         return bool(runs(np.array([count]), memory)[0])
 
     for counts in np.array_split(np.random.default_rng(0).permutation(chain.n + 1), 1 + chain.n // 64):
-        if time.perf_counter() >= until:
+        if time.perf_counter() >= sooner(until):
             break
         for one in counts[runs(counts, least - 1)] if least > 1 else ():
             if least > 1 and runs_one(one, least - 1):
@@ -137,9 +137,9 @@ def graph_min_memory(graph: Graph, workspace_limit: int, above: int = 0, until: 
     counts = far_apart(len(_core.feature_maps(graph)) + 1).tolist()
 
     def runs(memory: int) -> bool:
-        device, seconds = Device(memory, 1.0), seconds_left(until)
+        device, seconds = Device(memory, 1.0), seconds_left(sooner(until))
         found = _core.prefix_makespans(graph, device, workspace_limit, counts, [1], any=True, time_limit=seconds)
-        if math.isinf(min(found)) and time.perf_counter() >= until:
+        if math.isinf(min(found)) and time.perf_counter() >= sooner(until):
             raise LimitError("there was no time to try every number of feature maps")
         return math.isfinite(min(found))
 

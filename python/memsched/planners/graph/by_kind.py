@@ -6,7 +6,7 @@ import math
 
 from memsched import _core
 from memsched._core import Device, Graph, Schedule
-from memsched.planners.call import begin, by_bisection, seconds_left
+from memsched.planners.call import begin, by_bisection, seconds_left, sooner
 from memsched.planners.classes import WORKSPACE_LIMIT, by_default, need_of_keeping_all, of_classes
 from memsched.planners.entry import Planner
 from memsched.problems.problem import Problem
@@ -25,7 +25,7 @@ def least_memory(graph: Graph, workspace_limit: int, above: int = 0, until: floa
     When time.perf_counter() reaches `until`, the least M known so far.
     """
     return by_bisection(
-        lambda memory: _planned(graph, Device(memory, 1.0), workspace_limit, until) is not None,
+        lambda memory: _planned(graph, Device(memory, 1.0), workspace_limit, sooner(until)) is not None,
         above,
         max(above + 1, need_of_keeping_all(graph, workspace_limit)),
         until,

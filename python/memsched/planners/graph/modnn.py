@@ -10,9 +10,9 @@ from typing import Any, Literal
 from memsched import _core
 from memsched._core import Device, Schedule
 from memsched.errors import InfeasibleError, InvalidInputError, LimitError, ScheduleError
-from memsched.planners.call import Call, begin, by_bisection, seconds_left, without_link
+from memsched.planners.call import Call, begin, by_bisection, seconds_left, tried_until, without_link
 from memsched.planners.entry import Planner
-from memsched.planners.rounds import Rounds, balanced, rounds_of, smallest, tried_until
+from memsched.planners.rounds import Rounds, balanced, rounds_of, smallest
 from memsched.problems.family import GraphFamily, count_rounds
 from memsched.problems.problem import Problem, altered, graph_of, largest_graph, simulate
 from memsched.result import Result

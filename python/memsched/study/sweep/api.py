@@ -112,11 +112,12 @@ def sweep(
     >>> [(row["planner"], row["status"]) for row in table]
     [('greedy', 'planned'), ('greedy', 'planned'), ('rotor', 'planned'), ('rotor', 'planned')]
     """
-    import multiprocessing.process
+    with Interrupts():  # what is imported by half cannot be imported again
+        import multiprocessing.process
 
-    from memsched import __version__  # imported here so that `import memsched` stays light
-    from memsched.study.sweep.drive import Drive
-    from memsched.study.sweep.store import Store
+        from memsched import __version__  # imported here so that `import memsched` stays light
+        from memsched.study.sweep.drive import Drive
+        from memsched.study.sweep.store import Store
 
     here = multiprocessing.process.current_process()
     if getattr(here, "_inheriting", False):  # a worker is importing its parent's script
