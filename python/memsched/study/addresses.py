@@ -81,7 +81,8 @@ def place(
     >>> ms.place(ms.offload(chain, M=20, beta=1)).height
     20
     """
-    alignment = quantities.alignment(alignment)
+    alignment, began = quantities.alignment(alignment), time.perf_counter()
+    limit = quantities.time_limit(time_limit)
     if isinstance(buffers, Result):
         buffers = _buffers_of_plan(buffers, largest_graph(buffers.problem, buffers.schedule), alignment)
     elif isinstance(buffers, Timeline):
@@ -94,7 +95,8 @@ def place(
         buffers = as_buffers(residency, None, alignment)
     elif alignment != 1:
         raise InvalidInputError(f"alignment is {alignment}, but each Buffer has its own; leave it out")
-    return place_buffers(buffers, capacity, time_limit=time_limit, method=method, progress=progress)
+    left = None if limit is None else max(0.0, limit - (time.perf_counter() - began))  # beside making the buffers
+    return place_buffers(buffers, capacity, time_limit=left, method=method, progress=progress)
 
 
 @documented
