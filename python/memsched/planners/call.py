@@ -87,14 +87,14 @@ class Call:
     def until(self, time_limit: float | None) -> float:
         """The time.perf_counter() at which the limit is reached, if `check_time` takes it; infinite without a limit.
 
-        The bound that the result will have is made now, so that it is within the limit.
+        The bound that the result will have is made now, so that it is within the limit; the rest has its least time.
         """
         if time_limit is None:
             return math.inf
         self.check_time(time_limit)
         if time_limit and self.entry.free and not isinstance(self.problem, GraphFamily):
             recompute_bound(self.graph, self.device)  # kept with the graph
-        return self.started + max(time_limit, LEAST_TIME)
+        return max(self.started + time_limit, time.perf_counter() + LEAST_TIME)
 
     @property
     def budget(self) -> str:
