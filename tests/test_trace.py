@@ -100,7 +100,8 @@ def test_a_timeline_of_another_schedule_is_refused() -> None:
 
 
 def test_times_beyond_all_microseconds_are_written_as_json() -> None:
-    result = ms.greedy(CHAIN, device=ms.Device(31, 2.0, latency=1e304))
+    plan, late = ms.greedy(CHAIN, device=ms.Device(31, 2.0)), ms.Device(31, 2.0, latency=1e304)
+    result = replace(plan, device=late, timeline=ms.simulate(CHAIN, plan.schedule, late))
     assert result.makespan > 1e304
     events = trace(result)
     assert json.loads(json.dumps(events, allow_nan=False))

@@ -319,3 +319,12 @@ def test_inputs_on_another_device_are_told() -> None:
 def test_a_plan_has_the_rows_of_its_result() -> None:
     found = memsched.torch.plan(blocks(8), (torch.randn(256, 64),), budget="50%", device=V100)
     assert found.to_pandas().equals(found.result.to_pandas())
+
+
+def test_a_plan_far_above_its_bound_says_what_may_help() -> None:
+    given: dict[str, Any] = {"device": V100, "bandwidth": 0}
+    far = memsched.torch.plan(blocks(12), (torch.randn(256, 64),), budget="27%", **given)
+    assert far.result.gap > 0.05
+    assert "time_limit=10 may find a faster one" in far.report()
+    near = memsched.torch.plan(blocks(12), (torch.randn(256, 64),), budget="100%", **given)
+    assert "may find a faster one" not in near.report() + far.at(far.result.schedule.budget, time_limit=0.2).report()

@@ -64,6 +64,7 @@ class ShowsResult:
         return self.result.to_pandas()
 
 
+_FAR = 0.05  # of a plan above its bound
 _HELD = {
     "parameters": "parameters and buffers",
     "inputs": "inputs",
@@ -104,6 +105,7 @@ def describe(plan: CompiledPlan) -> str:
         f"  with plan        {format_seconds(timeline.makespan)}, {_above(timeline.makespan, runs_once)} more",
         f"  lower bound      {format_seconds(result.lower_bound)}, on {result.bounded}: this plan is "
         + ("optimal" if result.optimal else f"within {format_percent(result.gap)} of it"),
+        *_faster(result),
         "",
         "what moves",
         f"  to the host      {format_bytes(timeline.bytes_out, unit)} in {counted(len(result.offloaded), 'tensor')}",
@@ -117,6 +119,12 @@ def describe(plan: CompiledPlan) -> str:
         *_checkpointed(plan.checkpointed),
     ]
     return "\n".join(lines)
+
+
+def _faster(result: Result) -> list[str]:
+    """What may bring a plan closer to its bound."""
+    searched = result.planner != "selective" or bool(result.params["time_limit"])
+    return [] if searched or result.gap <= _FAR else ["                   time_limit=10 may find a faster one"]
 
 
 def _most_in(plan: CompiledPlan, amounts: Mapping[str, float]) -> list[str]:

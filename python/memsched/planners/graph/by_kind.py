@@ -37,7 +37,7 @@ def least_memory(graph: Graph, workspace_limit: int, above: int = 0, until: floa
     needs=by_default(least_memory),
     problems=("graph",),
     recomputes=True,
-    seconds_an_op=(7e-6, 7e-6),
+    seconds_an_op=(1.4e-5, 1.4e-5),
 )
 def by_kind(
     problem: Problem,

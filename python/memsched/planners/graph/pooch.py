@@ -16,7 +16,7 @@ from memsched.support.types import Progress, Quantity, Size
     needs=by_default(need_of_swapping_all),
     problems=("graph",),
     recomputes=True,
-    seconds_an_op=(1.1e-5, 1.1e-5),
+    seconds_an_op=(1.4e-5, 1.4e-5),
 )
 def pooch(
     problem: Problem,

@@ -11,7 +11,12 @@ from memsched.result import Result
 from memsched.support.types import Progress, Quantity, Size
 
 
-@Planner("classes of feature maps: keep or swap", needs=by_default(need_of_swapping_all), problems=("graph",))
+@Planner(
+    "classes of feature maps: keep or swap",
+    needs=by_default(need_of_swapping_all),
+    problems=("graph",),
+    seconds_an_op=(6e-6, 6e-6),
+)
 def swap_opt(
     problem: Problem,
     M: Quantity | None = None,
