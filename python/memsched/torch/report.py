@@ -123,7 +123,7 @@ def describe(plan: CompiledPlan) -> str:
 
 def _faster(result: Result) -> list[str]:
     """What may bring a plan closer to its bound."""
-    searched = result.planner != "selective" or bool(result.params["time_limit"])
+    searched = result.planner != "selective" or bool(result.params.get("time_limit"))
     return [] if searched or result.gap <= _FAR else ["                   time_limit=10 may find a faster one"]
 
 
