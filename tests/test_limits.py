@@ -301,6 +301,7 @@ def test_every_planner_keeps_its_limit(count: int, share: str, beta: Any, limit:
     problem = ms.Chain(times, [2 * time for time in times], sizes, sizes) if stages else step_graph(count)
     for name in ("auto", *planners_of(problem)):
         timed = {"time_limit": limit} if name == "auto" else takes_of(PLANNERS[name].plan, {"time_limit": limit})
+        timed |= takes_of(PLANNERS[name].plan, {"threads": 1}) if timed and name != "auto" else {}
         call = partial(ms.plan, planner=name) if name == "auto" else PLANNERS[name].plan
 
         def work(problem: Any, call: Any = call, timed: Any = timed) -> None:

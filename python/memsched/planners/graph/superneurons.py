@@ -287,7 +287,7 @@ def _planned(graph: Graph, device: Device, strategy: Strategy, until: float, tol
     needs=lambda problem: least_of(graph_of(problem)),
     problems=("graph",),
     recomputes=True,
-    seconds_an_op=(2e-5, 2e-5),
+    seconds_an_op=(2.5e-5, 2.5e-5),
     by_name="for comparison with its paper",
 )
 def superneurons(
