@@ -26,9 +26,9 @@ if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def quiet_collector() -> Iterator[None]:
-    """Without hypothesis's callback of the collector: an interrupt within it is lost."""
+    """Without hypothesis's callback of the collector, in every test: an interrupt within it is lost."""
     held = gc.callbacks[:]
     gc.callbacks.clear()
     yield

@@ -124,7 +124,6 @@ def cpu_after_an_interrupt(planner: str) -> float:
     return time.process_time() - came[0]
 
 
-@pytest.mark.usefixtures("quiet_collector")
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # CPython drops an interrupt in a callback

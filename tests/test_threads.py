@@ -132,7 +132,6 @@ def test_ctrl_c_ends_a_planner(call: str) -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no interval timers")
-@pytest.mark.usefixtures("quiet_collector")
 def test_an_interrupt_while_arguments_are_converted_is_neither_lost_nor_another_error() -> None:
     """pybind11 clears what is raised while it makes an array of a list, and then finds no function that fits."""
     chain = ms.Chain([1] * 5, [1] * 5, [4] * 6, [4] * 6, saved=[8] * 5)

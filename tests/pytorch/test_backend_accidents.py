@@ -194,7 +194,6 @@ def test_an_error_at_any_operation_leaves_the_model_usable(nets: Any, error: Any
     assert len(live) == 1
 
 
-@pytest.mark.usefixtures("quiet_collector")
 def test_an_interrupt_by_a_signal_leaves_the_model_usable(nets: Any) -> None:
     plain, planned, run = nets
     for at in (2, 30, 45):
