@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import numbers
+import operator
 import os
 import warnings
 from collections import Counter
@@ -124,7 +125,7 @@ _PUT = tuple(getattr(Buffer, name).__set__ for name in ("start", "end", "size", 
 
 def height(buffers: Sequence[Buffer], offsets: Sequence[int]) -> int:
     """Bytes from address 0 to the highest end of a buffer."""
-    return max((offset + one.size for one, offset in zip(buffers, offsets, strict=True)), default=0)
+    return max(map(operator.add, offsets, map(operator.attrgetter("size"), buffers)), default=0)
 
 
 def made(rows: Iterable[tuple[int, int, int, int, int | None, str | None]]) -> list[Buffer]:

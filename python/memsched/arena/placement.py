@@ -117,7 +117,7 @@ class Placement(Drawn):
         put(self, "buffers", _checked(self.buffers))
         if not checks.is_list(self.offsets):
             raise InvalidInputError(f"offsets is {shown(self.offsets)}; it must be a list of bytes")
-        put(self, "offsets", tuple(checks.count(f"offsets[{k}]", o, 0, 2**63 - 1) for k, o in enumerate(self.offsets)))
+        put(self, "offsets", checks.counts("offsets", self.offsets, 0, 2**63 - 1))
         if len(self.offsets) != len(self.buffers):
             raise InvalidInputError(f"offsets has {len(self.offsets)} entries; it must have {len(self.buffers)}")
         top = height(self.buffers, self.offsets)
@@ -274,7 +274,7 @@ def _checked(buffers: Iterable[Buffer]) -> tuple[Buffer, ...]:
         needed = f"it must be a list of Buffer(start, end, size){_reader(buffers)}"
         raise InvalidInputError(f"buffers is {shown(buffers)}; {needed}")
     found = tuple(buffers)
-    for k, buffer in enumerate(found):
+    for k, buffer in enumerate(found if set(map(type, found)) != {Buffer} else ()):
         if not isinstance(buffer, Buffer):
             raise InvalidInputError(f"buffers[{k}] is {shown(buffer)}; it must be a Buffer(start, end, size)")
     return found

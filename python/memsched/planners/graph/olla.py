@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _SECONDS = 10.0
 _TRIES = 20
 _ORDER_SHARE = 2 / 3  # of the time limit
+_AFTER = 4e-6  # seconds an op, for the steps, their simulation and the buffers
 _ALL_ORDERS = 9  # graphs of up to this many ops: every order is placed
 
 
@@ -142,8 +143,9 @@ def _started(
 ) -> tuple[_Search, list[int], int]:
     """The search for addresses, the best order, and bytes below which no order has its peak, resident included.
 
-    `limit` seconds after `started`, the time for the addresses is over too.
+    `limit` seconds after `started`, less what the rest of the plan takes, the time for the addresses is over too.
     """
+    limit -= _AFTER * _core.op_count(graph)
     left = max(0.0, started + _ORDER_SHARE * limit - time.perf_counter())
     ids, peak, bound, _ = _core.order(graph, flags, left, progress)
     search = _Search(graph=graph, flags=flags, alignment=alignment, method="search", peak=peak, until=started + limit)
