@@ -154,6 +154,19 @@ def test_chain_defaults(chain: ms.Chain) -> None:
     assert ms.Chain.from_json({**kept, "parameters": 21, "resident": 5}).resident == 5
 
 
+def test_gradients_are_by_default_as_large_as_what_they_are_of() -> None:
+    assert ms.Chain([1, 2], [2, 3], [4, 6, 5]) == ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5])
+    with pytest.raises(ms.InvalidInputError, match="activation has 0 entries"):
+        ms.Chain([1], [1], [])
+
+
+def test_print_is_a_summary() -> None:
+    chain = ms.Chain([1, 2], [2, 3], [4, 6, 5])
+    assert str(chain).startswith("chain: a chain of 2 stages\ncomputation ")
+    assert str(ms.to_graph(chain)).startswith("chain: a graph of ")
+    assert str(ms.greedy(chain, "100%", 2.0).schedule).startswith("a plan by greedy for chain\nsteps ")
+
+
 def test_device_defaults() -> None:
     assert (ms.Device(5).d2h, ms.Device(5).h2d) == (0, 0)
     assert (ms.Device(5, 3).d2h, ms.Device(5, 3).h2d) == (3, 3)

@@ -18,7 +18,11 @@ Chain make_chain(const py::object& forward_time, const py::object& backward_time
     c.forward_time = to_column(forward_time, "forward_time", to_duration);
     c.backward_time = to_column(backward_time, "backward_time", to_duration);
     c.activation = to_column(activation, "activation", to_size);
-    c.gradient = to_column(gradient, "gradient", to_size);
+    if (!gradient.is_none()) {
+        c.gradient = to_column(gradient, "gradient", to_size);
+    } else if (c.gradient = c.activation; !c.gradient.empty()) {
+        c.gradient.front() = 0;
+    }
     const auto optional = [](const py::object& value, const char* field, std::vector<Bytes>& column, bool& is_given) {
         is_given = !value.is_none();
         if (is_given) {
@@ -200,8 +204,8 @@ forward_time, backward_time : sequence of float, shape [n]
     Seconds of F_k and B_k (u_F, u_B).
 activation : sequence of int, shape [n + 1]
     Bytes of a^0 .. a^n: the network's input and each stage's output.
-gradient : sequence of int, shape [n + 1]
-    Bytes of d^0 .. d^n, the gradients of the activations.
+gradient : sequence of int, shape [n + 1], optional
+    Bytes of d^0 .. d^n, the gradients of the activations. Default: activation, but 0 for the input, which needs none.
 saved : sequence of int, shape [n], optional
     Bytes that F_k leaves for B_k, its output included. Default: activation[1:].
 forward_overhead, backward_overhead : sequence of int, shape [n], optional
@@ -230,9 +234,9 @@ Examples
 )");
     const auto none = py::none();
     chain
-        .def(py::init(&make_chain), "forward_time"_a, "backward_time"_a, "activation"_a, "gradient"_a, "saved"_a = none,
-             "forward_overhead"_a = none, "transient_overhead"_a = none, "backward_overhead"_a = none, "names"_a = none,
-             "resident"_a = 0, "pieces"_a = none, "name"_a = none, "provenance"_a = none)
+        .def(py::init(&make_chain), "forward_time"_a, "backward_time"_a, "activation"_a, "gradient"_a = none,
+             "saved"_a = none, "forward_overhead"_a = none, "transient_overhead"_a = none, "backward_overhead"_a = none,
+             "names"_a = none, "resident"_a = 0, "pieces"_a = none, "name"_a = none, "provenance"_a = none)
         .def_property_readonly("n", &Chain::n, "Number of stages.")
         .def("__len__", &Chain::n, "Number of stages.")
         .def_property_readonly("names", [](const Chain& c) { return py::tuple(py::cast(c.columns().names)); })

@@ -63,16 +63,16 @@ __version__ = "0.1.0"
 
 # The validator and the core know nothing of the package, so what they lack is added here.
 sys.modules[validate.__module__].__dict__["validate"] = validate = public(validate)
-_table: dict[str, object] = {"_repr_html_": Shown._repr_html_}
+_table: dict[str, object] = {"_repr_html_": Shown._repr_html_, "__str__": Shown.__str__}
 _frames: dict[str, object] = {"to_pandas": Tabular.to_pandas, "to_polars": Tabular.to_polars}
 for _class, _views in (
     (Chain, {**_table, **_frames, "_columns": chain_columns}),
     (Graph, _table),
     (Placement, {**_frames, "_columns": placement_columns}),
     (Schedule, _table),
-    (Device, {**_table, "__str__": Shown.__str__}),
-    (Timeline, {**_table, "__str__": Shown.__str__}),
-    (ValidationReport, {**_table, "__str__": Shown.__str__}),
+    (Device, _table),
+    (Timeline, _table),
+    (ValidationReport, _table),
 ):
     for _name, _view in _views.items():
         setattr(_class, _name, _view)

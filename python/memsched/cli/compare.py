@@ -17,7 +17,7 @@ from memsched.problems.bounds import Bounds, bounds
 from memsched.problems.budget import memory_percent, told_bytes
 from memsched.problems.problem import Problem, name_of, peak_memory
 from memsched.result import Result, as_fast
-from memsched.show.words import unasked
+from memsched.show.words import held_against, unasked
 from memsched.study.compare import compare as run_planners
 from memsched.study.compare import nearest
 from memsched.support.documents import fields, plain, write_document
@@ -86,6 +86,7 @@ def _notes(outcomes: Outcomes, others: dict[str, str]) -> list[str]:
     ]
     if any(isinstance(outcome, Result) for outcome in outcomes.values()):
         notes.append("* least makespan; optimal: proven, it meets the lower bound")
+        notes += filter(None, [held_against("/ bound", outcomes)])
     return [*notes, *(f"not asked: {told}" for told in unasked(others))]
 
 
@@ -96,7 +97,9 @@ def _outcome_json(outcome: Result | MemschedError) -> dict[str, Any]:
         return {"status": "failed", "message": str(outcome)}
     return {
         "status": "planned",
-        **fields(outcome, "makespan", "lower_bound", "gap", "peak_memory", "estimate", "runtime", "optimal"),
+        **fields(
+            outcome, "makespan", "lower_bound", "gap", "peak_memory", "bound_on", "estimate", "runtime", "optimal"
+        ),
         **fields(outcome.timeline, "bytes_out", "bytes_in", "idle", "recompute_time"),
     }
 

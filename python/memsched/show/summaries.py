@@ -18,7 +18,7 @@ from memsched.problems.problem import name_of, peak_memory, profile_link, stages
 from memsched.result import Result, as_fast
 from memsched.show.arena import budget_of, lowest
 from memsched.show.report.sweep_rows import standings
-from memsched.show.words import again, bounded, moved, needed, plain, recomputed, time_of, unit_of
+from memsched.show.words import again, bounded, held_against, moved, needed, plain, recomputed, time_of, unit_of
 from memsched.study.comparison import Comparison
 from memsched.study.fit import Fit
 from memsched.study.frontier import Frontier
@@ -155,7 +155,8 @@ def _comparison(found: Comparison) -> Table:
         title=f"{name_of(best.problem)}, {_machine(best.device)}" if best else "no planner has a plan",
         head=head,
         rows=rows,
-        note="gap: above a lower bound on the plans that the planner can make" if plans else "",
+        note=held_against("gap", found)
+        or ("gap: above a lower bound on the plans that the planner can make" if plans else ""),
         best=frozenset(k for k, name in enumerate(found) if name in plans and as_fast(plans[name].makespan, least)),
     )
 

@@ -47,6 +47,17 @@ def bounded(result: Result) -> Text:
     return text("of {}: {}", result.bounded, gap if result.lower_bound > 0 or result.optimal else "no bound is known")
 
 
+def held_against(figure: str, outcomes: Mapping[str, object]) -> str:
+    """Which plans the bounds of several planners cover, where a figure above a bound is of different ones; else ""."""
+    covers: dict[str, list[str]] = {}
+    for name, one in outcomes.items():
+        if isinstance(one, Result):
+            covers.setdefault(one.bounded, []).append(name)
+    if len(covers) < 2:
+        return ""
+    return f"{figure}: to the bound on " + ", on ".join(f"{plans} ({', '.join(by)})" for plans, by in covers.items())
+
+
 def unit_of(shown: object) -> str:
     """The unit in which the memory of what is shown was written; of several, the first that has one."""
     if isinstance(shown, Comparison):
