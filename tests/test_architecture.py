@@ -157,7 +157,7 @@ ROOMS: dict[str, set[str]] = {
     "planners": {"errors", "_core", "support", "problems", "arena", "result"},
     "study": {"errors", "_core", "support", "problems", "profiles", "arena", "readers", "result", "planners"},
     "show": {"errors", "_core", "support", "validation", "problems", "arena", "result", "planners", "study"},
-    "testing": {"errors", "_core", "problems"},
+    "testing": {"errors", "_core", "problems", "support"},
 }
 
 

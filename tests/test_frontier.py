@@ -162,6 +162,9 @@ def test_bad_input(options: dict[str, object], words: str) -> None:
         ms.frontier(ms.to_graph(RESNET), 1e9, planner="rotor")
     with pytest.raises(ms.InvalidInputError, match="a graph is not cut"):
         ms.frontier(ms.to_graph(RESNET), 1e9, chunk=4096)
+    for planner in (ms.vdnn, ms.tflms, ms.autoswap, ms.selective):
+        with pytest.raises(ms.InvalidInputError, match="chunk is 2, but a graph is not cut; leave it out"):
+            planner(ms.to_graph(RESNET), "50%", 1e9, chunk=2)
     with pytest.raises(ms.InvalidInputError, match="problem is a str"):
         ms.frontier("resnet", 1e9)  # type: ignore[arg-type]
 

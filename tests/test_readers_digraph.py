@@ -198,6 +198,14 @@ FORMS: dict[str, Callable[[Any, Any], None]] = {
 }
 
 
+def test_a_node_without_bytes_or_readers_writes_nothing() -> None:
+    made = nx.DiGraph()
+    made.add_node("a", time=1, size=0)
+    made.add_node("b", time=1, size=0)
+    made.add_edge("a", "b")
+    assert [op["writes"] for op in ms.Graph.from_networkx(made).ops] == [["a"], []]
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_files(form: str, tmp_path: Any) -> None:
     """Those of GEXF, and some of GraphML, have ids of edges, and labels of nodes and edges."""

@@ -249,6 +249,12 @@ def light(name: str) -> Any:
             rest.node.append(one)
     made.graph.ClearField("node")
     made.graph.node.extend(rest.node)
+    reshaped = {one.input[1] for one in rest.node if one.op_type == "Reshape"}
+    for one in made.graph.initializer:
+        if one.name in reshaped:
+            dims = onnx.numpy_helper.to_array(one).copy()
+            dims[0] = 0 if dims[0] == 1 else dims[0]  # 0: as many as before
+            one.CopyFrom(onnx.numpy_helper.from_array(dims, one.name))
     constants = {one.name for one in made.graph.initializer}
     data = next(one for one in made.graph.input if one.name not in constants)
     data.type.tensor_type.shape.dim[0].dim_param = "N"

@@ -257,6 +257,12 @@ def stating(shape: list[Any], name: str = "h", kind: int | None = None) -> Any:
         (stating([5]), r"states the shape \[5\] and the type float of tensor 'h'"),
         (stating([64, 5], kind=proto.FLOAT16), r"the type float16 of tensor 'h', which is .* the type float with"),
         (stating([1, 3], "x"), r"states the shape \[1, 3\] and the type float of tensor 'x'"),
+        (
+            stating(["N", 7]),
+            r"states the shape \[64, 7\] and the type float of tensor 'h', which is the shape \[64, 5\]",
+        ),
+        (stating(["M", 7]), r"states the shape \[\?, 7\] and the type float of tensor 'h', which is .* \[64, 5\]"),
+        (stating(["N", "M", 1], "y"), r"states the shape \[64, \?, 1\] and the type float of tensor 'y'"),
     ],
 )
 def test_stated_shapes_that_contradict_the_inputs_are_told(made: Any, told: str) -> None:
@@ -273,7 +279,26 @@ def test_stated_shapes_count_where_none_can_be_inferred() -> None:
     made.opset_import.append(helper.make_opsetid("odd", 1))
     with pytest.raises(ms.InvalidInputError, match="tensor 'r' cannot be inferred"):
         graph_from_onnx(made, dims={"N": 64})
-    made.graph.value_info.append(value("r", [64, 5]))
+    for shape in ([64, 5], ["N", 5]):
+        made.graph.value_info.append(value("r", shape))
+        assert sizes(graph_from_onnx(made, dims={"N": 64})) == sizes(expected)
+        del made.graph.value_info[:]
+
+
+def test_a_batch_that_a_reshape_does_not_know_is_refused() -> None:
+    """As of a model that was exported for batch 1: all that is behind it had the bytes of one sample."""
+    nodes = [node("Reshape", "x dims", "h", name="flat"), node("MatMul", "h w", "y", name="mm")]
+    constants = [constant("dims", (2,), proto.INT64, [1, 4]), constant("w", (4, 2))]
+    made = model(nodes, [value("x", ["N", 2, 2])], ["y"], constants)
+    assert sizes(graph_from_onnx(made, dims={"N": 1}))["y"] == 2 * FLOAT
+    with pytest.raises(ms.InvalidInputError, match=r"op 'flat' reshapes \[8, 2, 2\] to \[1, 4\], which has another"):
+        graph_from_onnx(made, dims={"N": 8})
+
+
+def test_an_output_may_be_an_input() -> None:
+    made = mlp()
+    expected = graph_from_onnx(made, dims={"N": 64})
+    made.graph.output.append(made.graph.input[0])
     assert sizes(graph_from_onnx(made, dims={"N": 64})) == sizes(expected)
 
 

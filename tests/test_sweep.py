@@ -18,8 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memsched as ms
+from memsched.planners.entry import options_of
 from memsched.planners.registry import PLANNERS
 from memsched.study.frontier import frontier
+from memsched.study.sweep.arguments import _QUANTITIES
 from memsched.study.sweep.points import group, swept_problem
 from memsched.study.sweep.rows import MEASURES
 from memsched.support.memo import once_per_object
@@ -420,8 +422,29 @@ def test_an_option_written_in_several_ways_is_one_point() -> None:
     ]
     assert len({row["key"] for (row,) in rows}) == 1
     assert {row["status"] for (row,) in rows} == {"planned"}
+    step = ms.profiles.load_graph("resnet18-224-b32")
+    for name, values in {
+        "workspace_limit": (1000, 1000.0, "1kB", "1 kB", np.int64(1000)),
+        "memory_bandwidth": (math.inf, "inf", np.float64(math.inf)),
+    }.items():
+        planners = ["modnn" if name == "memory_bandwidth" else "swap_all"]
+        tables = [
+            ms.sweep(step, planners, memory=["70%"], beta=8e9, options={"all": {name: value}}) for value in values
+        ]
+        assert len({table.rows[0]["key"] for table in tables}) == 1
+        assert {table.rows[0]["status"] for table in tables} == {"planned"}
     zero, minus = (ms.Chain([time, 2], [1, 1], [3] * 3, [3] * 3) for time in (0.0, -0.0))
     assert len(ms.sweep([zero, minus], ["greedy"], memory=["50%"], beta=2).rows) == 1
+
+
+def test_each_option_that_may_be_written_in_several_ways_is_known() -> None:
+    written = {
+        name
+        for entry in PLANNERS.values()
+        for name, one in options_of(entry.plan).items()
+        if str(one.annotation).partition(" |")[0] in ("ChunkLike", "Quantity", "Size", "float")
+    }
+    assert written == set(_QUANTITIES)
 
 
 def test_a_family_by_name_and_the_same_as_an_object_are_two_problems(tmp_path: Path) -> None:

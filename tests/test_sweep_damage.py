@@ -279,8 +279,8 @@ def test_devices_options_and_slots_that_no_sweep_writes_are_told(
     [
         ("rotor", {"options": '{"a": 1}'}, "rotor has no option 'a'"),
         ("rotor", {"options": '{"M": 5}'}, "rotor has no option 'M'"),
-        ("rotor", {"options": '{"threads": 1}'}, "rotor has no option 'threads'"),
-        ("greedy", {"options": '{"progress": 1}'}, "greedy has no option 'progress'"),
+        ("rotor", {"options": '{"threads": 1}'}, "a sweep sets the option 'threads' itself"),
+        ("greedy", {"options": '{"progress": 1}'}, "a sweep sets the option 'progress' itself"),
         ("greedy", {"table_slots": 200}, "greedy .* no shared table"),
         ("greedy", {"planner": "auto", "table_slots": 200}, "auto .* no shared table"),
         ("greedy", {"planner": "nobody"}, "planner is 'nobody'"),

@@ -194,10 +194,12 @@ def test_an_executor_that_is_shut_down_is_told(tmp_path: Path) -> None:
         mine.shutdown(wait=False, cancel_futures=True)
 
     arguments: dict[str, Any] = {"memory": [f"{share}%" for share in range(10, 90, 2)], **SLOW}
-    with pytest.raises(ms.MemschedError, match="the executor broke"):
+    with pytest.raises(ms.MemschedError, match=r"the executor broke .*: with a store it would go on"):
         ms.sweep("resnet34-224-b32", ["pofo"], executor=mine, jobs=1, progress=end, **arguments)
     with pytest.raises(ms.MemschedError, match="the executor broke"):
         ms.sweep(CHAIN, ["greedy"], memory=["50%"], beta=[8e9], executor=mine)
+    with pytest.raises(ms.MemschedError, match="what it has finished is in its store"):
+        ms.sweep(CHAIN, ["greedy"], memory=["50%"], beta=[8e9], executor=mine, store=tmp_path / "a.sqlite")
 
 
 def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:

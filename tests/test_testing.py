@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +15,8 @@ from memsched.testing import (
     chains,
     devices,
     instances,
+    random_repeated,
+    random_schedule,
     schedules,
     three_partition_chain,
     two_partition_chain,
@@ -19,6 +24,25 @@ from memsched.testing import (
 from oracles.exhaustive import least_makespan
 from oracles.interruptible import best_fluid, least_memory, paper_instance
 from oracles.to_graph_py import to_graph_py
+
+
+@pytest.mark.parametrize("beta", [0, -1, math.inf, math.nan, "1B/s"])
+def test_brute_force_takes_a_link_alone_that_is_one(beta: Any) -> None:
+    """It divided by zero, and answered a negative time."""
+    with pytest.raises(ms.InvalidInputError, match=r"beta is .*; it must be a positive and finite number"):
+        brute_force(ms.Chain([1, 2], [2, 3], [4, 6, 5]), 100, beta)
+
+
+def test_other_arguments_that_cannot_be() -> None:
+    chain = ms.Chain([1, 2], [2, 3], [4, 6, 5])
+    for call, told in (
+        (lambda: brute_force(chain, "50%", 1.0), "M is '50%'"),
+        (lambda: brute_force(ms.to_graph(chain), 50, 1.0), "chain is Graph"),
+        (lambda: random_schedule(ms.to_graph(chain)), "chain is Graph"),
+        (lambda: random_repeated(1, max_layers=0), "max_layers is 0"),
+    ):
+        with pytest.raises(ms.InvalidInputError, match=told):
+            call()
 
 
 @given(chains(), st.none() | st.integers(1, 9) | st.just("storage"))

@@ -82,6 +82,7 @@ def round_trip(kind: str, value: Any) -> None:
     for again in (
         type(value).from_json(document),
         type(value).from_json(json.dumps(document)),
+        type(value).from_json("\ufeff" + json.dumps(document)),
         pickle.loads(pickle.dumps(value)),
         copy.deepcopy(value),
     ):

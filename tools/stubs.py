@@ -64,7 +64,7 @@ ARGUMENTS = {
     "from_onnx.source": "typing.Any",
     "from_onnx.times": "typing.Mapping[str, typing.Any] | None",
     "forward_time": "_Column",
-    "gradient": "_Column",
+    "gradient": "_Column | None",
     "h2d": "_Number | str | None",
     "host_memory": "_Number | str | None",
     "latency": "_Number | str",

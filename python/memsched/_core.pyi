@@ -179,7 +179,7 @@ class Chain:
         forward_time: _Column,
         backward_time: _Column,
         activation: _Column,
-        gradient: _Column = None,
+        gradient: _Column | None = None,
         saved: _Column | None = None,
         forward_overhead: _Column | None = None,
         transient_overhead: _Column | None = None,

@@ -35,7 +35,8 @@ def graph_from_networkx(
     Attributes of a node:
 
     * `time`: seconds, or a text such as "3 ms"; required.
-    * `size`: bytes of its tensor, or a text such as "12MiB"; required. 0 makes the tensor a control edge.
+    * `size`: bytes of its tensor, or a text such as "12MiB"; required. 0 makes the tensor a control edge; there is none
+      if nobody reads it.
     * `workspace`: bytes while the op runs; by default 0.
     * `phase`: "fwd" or "bwd". By default an op is "bwd" if it reads the tensor of one that is "bwd". So it is enough
       to mark the first op of the backward.

@@ -43,7 +43,7 @@ _PLAN_REQUIRED = ("planner", "graph", "chunk", "rounds", "budget", "memory", "st
 def read_document(source: Source, *formats: str) -> Document:
     """Read a JSON object from a dict, a JSON text or a file, and check that its `format` is one of those given.
 
-    A string that starts with "{" is JSON text; any other is the path of a file.
+    A string that starts with "{", or with a byte order mark before it, is JSON text; any other is the path of a file.
     """
     where = "the document"
     if isinstance(source, dict):
@@ -51,10 +51,10 @@ def read_document(source: Source, *formats: str) -> Document:
     elif not isinstance(source, str | os.PathLike):
         raise InvalidInputError(f"{where} is {shown(source)}; give a dict, a JSON text or the path of a file")
     else:
-        text = source
-        if not (isinstance(source, str) and source.lstrip().startswith("{")):
+        text = source.removeprefix("\ufeff") if isinstance(source, str) else source
+        if not (isinstance(text, str) and text.lstrip().startswith("{")):
             where, text = f"'{os.fspath(source)}'", read_text(source)
-        document = _parse(str(text), where, formats)
+        document = _parse(text, where, formats)
     if not isinstance(document, dict):
         raise InvalidInputError(f"{where} is not a JSON object, but a {type(document).__name__}{_own(formats)}")
     for key, value in document.items():

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import inf
+from math import inf, isnan
 
 from memsched._core import Chain
-from memsched.errors import InfeasibleError
+from memsched.errors import InfeasibleError, InvalidInputError, shown
+from memsched.support.checks import as_float, kind
 
 
 def three_partition_chain(values: Sequence[int], target: int) -> tuple[Chain, int, float, float]:
@@ -123,6 +124,8 @@ def brute_force(chain: Chain, M: float, beta: float) -> tuple[float, tuple[int, 
     ------
     InfeasibleError
         If no set fits in M bytes.
+    InvalidInputError
+        M or beta is no such number.
 
     References
     ----------
@@ -134,14 +137,20 @@ def brute_force(chain: Chain, M: float, beta: float) -> tuple[float, tuple[int, 
     >>> brute_force(Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5]), 100, 1.0)
     (8.0, ())
     """
+    kind("chain", chain, Chain)
+    room, speed = as_float(M), as_float(beta)
+    if isnan(room):
+        raise InvalidInputError(f"M is {shown(M)}; it must be a number of bytes")
+    if not 0 < speed < inf:
+        raise InvalidInputError(f"beta is {shown(beta)}; it must be a positive and finite number of bytes per second")
     x, _, needs = paper_sizes(chain)
     least = int(chain.resident) + max(x[i] + needs[i] for i in range(len(needs)))
-    if least > M:
+    if least > room:
         raise InfeasibleError(f"No offload set fits in {M} bytes; {least} are needed.", min_memory=least)
     best: tuple[float, tuple[int, ...]] = (inf, ())
     for count in range(len(needs) + 1):
         for offloaded in combinations(range(len(needs)), count):
-            best = min(best, (_makespan(chain, M, beta, offloaded), offloaded), key=lambda found: found[0])
+            best = min(best, (_makespan(chain, room, speed, offloaded), offloaded), key=lambda found: found[0])
     return best
 
 

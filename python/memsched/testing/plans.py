@@ -9,6 +9,7 @@ from typing import Any, Literal
 from hypothesis import strategies as st
 
 from memsched._core import Chain, Device, Schedule, to_graph
+from memsched.support.checks import kind
 from memsched.testing.problems import chains, devices
 
 
@@ -132,6 +133,7 @@ def random_schedule(
     >>> ms.simulate(chain, schedule, ms.Device(schedule.budget, 12e9)).peak_memory == schedule.budget
     True
     """
+    kind("chain", chain, Chain)
     numbers = random.Random(seed)
     writer = _PlanWriter(numbers.randrange, to_graph(chain, chunk=chunk).to_json(), recompute=recompute, after=after)
     return writer.schedule(chunk, max(1, writer.resident + writer.peak))

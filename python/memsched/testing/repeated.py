@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from memsched._core import Device, Graph, Schedule
+from memsched.support.checks import count
 
 _Below = Callable[[int], int]  # one of 0 .. count - 1
 _PLACES = ("device", "host", "both")
@@ -59,6 +60,8 @@ def random_repeated(
     >>> ms.validate(*random_repeated(1)).makespan == ms.simulate(*random_repeated(1)).makespan
     True
     """
+    count("max_layers", max_layers, 1, 10**6)
+    count("max_bytes", max_bytes, 1, 10**6)
     return _case(random.Random(seed).randrange, max_layers, recompute, max_bytes)
 
 

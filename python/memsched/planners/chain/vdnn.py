@@ -65,7 +65,8 @@ def vdnn(
     7.0
     """
     limit, chunk = quantities.time_limit(time_limit) or None, quantities.chunk(chunk)
-    if isinstance(problem, Graph | GraphFamily) and chunk is None:
+    if isinstance(problem, Graph | GraphFamily):
+        graph_of(problem, chunk)  # which is not cut
         try:
             return vdnn_sync(problem, M, beta, device=device)
         except InfeasibleError as error:

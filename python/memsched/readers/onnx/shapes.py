@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -58,24 +58,58 @@ def forms_of(onnx: Any, model: Any, dims: Mapping[str, int] | None) -> Forms:
                 f"op '{node.name or node.op_type}' has num_outputs {parts}, but {len(node.output)} outputs; "
                 "make them equal"
             )
-    _set_dimensions(graph, dims)
+    given = _set_dimensions(graph, dims)
     stated: Known = {}
+    partly: list[tuple[str, Sequence[int | None], int]] = []
     for one in (*graph.value_info, *graph.output):
+        told = one.type.tensor_type
+        if told.HasField("shape"):
+            for dim in told.shape.dim:
+                if dim.dim_param in given:
+                    dim.dim_value = given[dim.dim_param]
+            partly.append(
+                (one.name, [dim.dim_value if _has_value(dim) else None for dim in told.shape.dim], told.elem_type)
+            )
         _keep(stated, one.name, one.type)
-        one.type.tensor_type.ClearField("shape")
+        told.ClearField("shape")
     del graph.value_info[:]
     known = _inferred(onnx, model, stated)
-    for name, (shape, number) in stated.items():
-        if name in known and known[name] != (shape, number):
+    for name, shape, number in partly:
+        if name in known and _contradicts(shape, number, known[name]):
             raise InvalidInputError(
                 f"the model states {_shown(onnx, shape, number)} of tensor '{name}', which is "
                 f"{_shown(onnx, *known[name])} with these inputs; remove the value_info and the shapes of outputs"
             )
+    _check_reshapes(graph, known)
     return Forms(_named(onnx, known))
 
 
-def _shown(onnx: Any, shape: Shape, number: int) -> str:
-    return f"the shape {list(shape)} and the type {dtypes(onnx).get(number, number)}"
+def _check_reshapes(graph: Any, known: Known) -> None:
+    """Refuse a model that was exported for one batch and is read for another: ONNX does not count the elements."""
+    for node in graph.node:
+        pair = [known[name][0] for name in (*node.input[:1], *node.output[:1]) if name in known]
+        if (
+            node.op_type == "Reshape"
+            and not node.domain
+            and len(pair) == 2
+            and math.prod(pair[0]) != math.prod(pair[1])
+        ):
+            raise InvalidInputError(
+                f"op '{node.name or node.output[0]}' reshapes {list(pair[0])} to {list(pair[1])}, which has another "
+                "number of elements; export the model with a dynamic batch, or read it with the dims of its export"
+            )
+
+
+def _contradicts(said: Sequence[int | None], kind: int, known: tuple[Shape, int]) -> bool:
+    """Whether what a model states of a tensor, where it does, is not what is known."""
+    shape, number = known
+    other = any(one not in (None, dim) for one, dim in zip(said, shape, strict=False))
+    return other or len(said) != len(shape) or kind not in (0, number)
+
+
+def _shown(onnx: Any, shape: Sequence[int | None], number: int) -> str:
+    dims = ", ".join("?" if one is None else str(one) for one in shape)
+    return f"the shape [{dims}] and the type {dtypes(onnx).get(number, number)}"
 
 
 def _inferred(onnx: Any, model: Any, stated: Known) -> Known:
@@ -87,7 +121,9 @@ def _inferred(onnx: Any, model: Any, stated: Known) -> Known:
     work = onnx.ModelProto()
     work.CopyFrom(model)
     work.ir_version = max(work.ir_version, 4)  # before, weights had to be inputs as well
-    types = {one.name: one.type for one in _infer(onnx, work)}
+    types: dict[str, Any] = {}
+    for one in _infer(onnx, work):
+        types.setdefault(one.name, one.type)  # an output may be an input, which has a shape
     known: Known = {one.name: (tuple(one.dims), one.data_type) for one in work.graph.initializer}
     for name, type in types.items():
         _keep(known, name, type)
@@ -177,9 +213,11 @@ def _shape(tensor_type: Any) -> Shape | None:
     if not tensor_type.HasField("shape"):
         return None
     dims = tensor_type.shape.dim
-    if not all(one.HasField("dim_value") and one.dim_value >= 0 for one in dims):
-        return None
-    return tuple(one.dim_value for one in dims)
+    return tuple(one.dim_value for one in dims) if all(map(_has_value, dims)) else None
+
+
+def _has_value(dim: Any) -> bool:
+    return bool(dim.HasField("dim_value") and dim.dim_value >= 0)
 
 
 def unknown_dimensions(graph: Any) -> Iterator[tuple[str, Any]]:
@@ -193,12 +231,12 @@ def unknown_dimensions(graph: Any) -> Iterator[tuple[str, Any]]:
                 f"input '{one.name}' is not a tensor with a known number of dimensions, which memsched needs"
             )
         for k, dim in enumerate(one.type.tensor_type.shape.dim):
-            if not dim.HasField("dim_value") or dim.dim_value < 0:
+            if not _has_value(dim):
                 yield dim.dim_param or f"{one.name}[{k}]", dim
 
 
-def _set_dimensions(graph: Any, dims: Mapping[str, int] | None) -> None:
-    """Give values to the dimensions of the inputs that have none."""
+def _set_dimensions(graph: Any, dims: Mapping[str, int] | None) -> dict[str, int]:
+    """Give values to the dimensions of the inputs that have none; returns them, by name."""
     given = {key: checks.count(f"dims['{key}']", value, 1, 2**53) for key, value in dict(dims or {}).items()}
     asked: dict[str, None] = {}
     for name, dim in unknown_dimensions(graph):
@@ -217,3 +255,4 @@ def _set_dimensions(graph: Any, dims: Mapping[str, int] | None) -> None:
             f"the dimensions {listed(missing)} of the inputs have no value; give Graph.from_onnx dims={{{form}}}, "
             f"or on the command line write 'model.onnx?{typed}'"
         )
+    return given

@@ -97,7 +97,8 @@ def sweep(
     Raises
     ------
     InvalidInputError
-        A bad argument, before anything is planned.
+        A bad argument, before anything is planned. The value of an option that its planner alone knows to be wrong
+        fails its points.
     LimitError
         More than a million points.
     StoreError

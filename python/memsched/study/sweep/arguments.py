@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -107,8 +109,19 @@ def read_planners(given: Iterable[str] | str | None, problem: Problem, options: 
     return names
 
 
+def _ratio(name: str, given: object) -> float:
+    return checks.non_negative(name, given, "units")
+
+
 # Options that may be written in several ways, of which a sweep makes one.
-_QUANTITIES: dict[str, Callable[[Any], Any]] = {"chunk": quantities.chunk, "time_limit": quantities.time_limit}
+_QUANTITIES: dict[str, Callable[[Any], Any]] = {
+    "chunk": quantities.chunk,
+    "time_limit": quantities.time_limit,
+    "workspace_limit": partial(quantities.size, "workspace_limit"),
+    "alignment": quantities.alignment,
+    "memory_bandwidth": partial(quantities.bandwidth, "memory_bandwidth"),
+    **{name: partial(_ratio, name) for name in ("gap", "search")},
+}
 
 
 def read_options(given: Mapping[str, Options] | None) -> dict[str, dict[str, Any]]:
@@ -127,6 +140,7 @@ def read_options(given: Mapping[str, Options] | None) -> dict[str, dict[str, Any
             points.check_options(planner, options)
         options = {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
         options |= {name: read(options[name]) for name, read in _QUANTITIES.items() if name in options}
+        options = {name: "inf" if value == math.inf else value for name, value in options.items()}  # as JSON takes it
         for name, value in options.items():
             if not is_option(name, value):
                 raise InvalidInputError(

@@ -236,7 +236,10 @@ class Drive:
             told = f"no worker can be started ({error}); end other programs or take fewer jobs"
         else:
             told = f"the executor broke ({error}); give a new one"
-        return MemschedError(f"{told}, and run the same sweep again: what it has finished is in its store")
+        kept = (
+            "what it has finished is in its store" if isinstance(self._store, Store) else "with a store it would go on"
+        )
+        return MemschedError(f"{told}, and run the same sweep again: {kept}")
 
     def _report(self) -> None:
         now = time.perf_counter()

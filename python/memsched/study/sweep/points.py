@@ -133,6 +133,8 @@ def check_options(planner: str, options: Mapping[str, Any]) -> None:
     """Refuse options that the planner does not take; the error lists those that it takes."""
     known = taken(planner)
     for name in options:
+        if name in _OURS:
+            raise InvalidInputError(f"a sweep sets the option {name!r} itself; leave it out")
         if name not in known:
             raise InvalidInputError(
                 f"{planner} has no option {name!r}; it takes {', '.join(known) if known else 'no options'}"
