@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 from collections.abc import Callable
 from statistics import NormalDist
@@ -68,6 +70,27 @@ def test_tflms_by_hand() -> None:
     with pytest.raises(ms.InfeasibleError) as caught:
         ms.tflms(HAND, M=12, beta=0.5)
     assert caught.value.min_memory == 16
+
+
+@given(tight())
+def test_tflms_is_the_best_of_all_lookaheads(case: tuple[ms.Chain, ms.Device]) -> None:
+    """Each prefix with each lookahead, simulated by itself; a forward that waits rules it out."""
+    chain, device = case
+    call = begin_chain(ms.tflms, chain, None, None, device, least=False)
+    makespans = []
+    for count, ahead in itertools.product(range(chain.n + 1), range(1, chain.n + 1)):
+        flags = np.array([k < count for k in range(chain.n)], dtype=np.uint8)
+        with contextlib.suppress(ms.InfeasibleError, ms.ScheduleError):
+            schedule = call.schedule(call.tensors(flags), {"name": "tflms"}, ahead)
+            found = ms.simulate(chain, schedule, device)
+            ends = [found.end[k] for k, step in enumerate(schedule.steps) if step.get("run", "").startswith("F")]
+            if np.allclose(ends, np.cumsum(chain.forward_time)):
+                makespans.append(found.makespan)
+    outcome = tflms_outcome(chain, device, None)
+    if isinstance(outcome, ms.InfeasibleError):
+        assert not makespans
+    else:
+        assert outcome.makespan == pytest.approx(min(makespans))
 
 
 def test_autoswap_by_hand() -> None:

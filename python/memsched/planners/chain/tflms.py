@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -13,7 +15,7 @@ import numpy.typing as npt
 from memsched import _core
 from memsched._core import Chain, Device, Graph
 from memsched.errors import LimitError
-from memsched.planners.call import begin, by_bisection, far_apart, seconds_left, sooner
+from memsched.planners.call import Call, begin, by_bisection, far_apart, seconds_left, sooner
 from memsched.planners.classes import WORKSPACE_LIMIT, ClassCall, need_of_keeping_all, of_classes
 from memsched.planners.entry import Planner
 from memsched.planners.sets import begin_chain
@@ -22,7 +24,8 @@ from memsched.result import Result
 from memsched.support import quantities
 from memsched.support.types import Flags, Quantity, Size
 
-LOOKAHEADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+LOOKAHEADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # tried first
+MOST_LAYERS = 150  # of which every lookahead is tried; of more, powers of two
 
 
 def _prefix(n: int, counts: npt.NDArray[np.int64]) -> Flags:
@@ -85,7 +88,7 @@ def tflms(
 
     It uses no profile. On a chain a forward never waits for memory: a setting that would make one wait fails, and so
     does one whose prefetches do not fit. On a graph the first n feature maps are offloaded, and prefetched a number of
-    layers ahead.
+    layers ahead. Of up to 150 stages or layers every lookahead is tried, unless one takes no longer than computation.
 
     Returns
     -------
@@ -116,17 +119,52 @@ def tflms(
         return _of_graph(found, quantities.time_limit(time_limit) or None)
     call = begin_chain(tflms, problem, M, beta, device, chunk, least=False)
     limit = quantities.time_limit(time_limit) or None
-    makespans = call.makespans_of_many(  # for every n and lookahead; infinite if a forward waits for memory
-        partial(_prefix, problem.n), problem.n + 1, time_limit=limit, aheads=LOOKAHEADS, stall=False
-    )
+
+    def tried(aheads: Sequence[int], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Makespans, one row a lookahead; infinite if a forward waits for memory."""
+        return call.makespans_of_many(
+            lambda numbers: _prefix(problem.n, counts[numbers]),
+            len(counts),
+            time_limit=limit,
+            aheads=aheads,
+            stall=False,
+        )
+
+    makespans = tried(LOOKAHEADS, np.arange(problem.n + 1))
     if not np.isfinite(makespans).any():
         least = min_memory(problem, call.device, call.chunk, call.until(limit))
         raise call.no_plan(least, "every setting makes a forward wait for memory, which tflms cannot do")
-    row, count = divmod(int(np.argmin(makespans)), makespans.shape[1])
+    count, ahead = _best(call, makespans, problem.n, tried, call.until(limit))
     flags = call.tensors(_prefix(problem.n, np.array([count]))[0])
-    setting = {"tensors": count, "lookahead": LOOKAHEADS[row]}
-    schedule = call.schedule(flags, {"name": "tflms", **setting}, LOOKAHEADS[row])
+    setting = {"tensors": count, "lookahead": ahead}
+    schedule = call.schedule(flags, {"name": "tflms", **setting}, ahead)
     return call.result({"chunk": call.chunk, **setting}, schedule)
+
+
+def _best(
+    call: Call,
+    makespans: npt.NDArray[np.float64],
+    layers: int,
+    tried: Callable[[Sequence[int], npt.NDArray[np.int64]], npt.NDArray[np.float64]],
+    until: float,
+) -> tuple[int, int]:
+    """The best number of tensors and lookahead, from the makespans of `LOOKAHEADS` and of what else is tried."""
+    row, count = divmod(int(np.argmin(makespans)), makespans.shape[1])
+    best, found = float(makespans[row, count]), (count, LOOKAHEADS[row])
+    compute = _core.graph_bounds(call.graph, call.device, call.device.memory)[0]
+    counts = np.flatnonzero(np.isfinite(makespans).any(axis=0))
+    longer = range(1, layers + 1) if layers <= MOST_LAYERS else (64 << k for k in range(32))
+    for ahead in (one for one in longer if one not in LOOKAHEADS and one <= layers):
+        if best <= compute * (1 + 1e-9) or time.perf_counter() >= until:
+            break
+        with contextlib.suppress(LimitError):  # of the time
+            seconds = tried([ahead], counts)[0]
+            if seconds.min() < best * (1 - 1e-12):
+                best, found = float(seconds.min()), (int(counts[np.argmin(seconds)]), ahead)
+            counts = counts[np.isfinite(seconds)]
+        if not len(counts):
+            break
+    return found
 
 
 def graph_min_memory(graph: Graph, workspace_limit: int, above: int = 0, until: float = math.inf) -> int:
@@ -152,10 +190,14 @@ def _of_graph(call: ClassCall, time_limit: float | None) -> Result:
     graph, limit, until = call.graph, call.workspace_limit, call.until(time_limit)
     maps = len(_core.feature_maps(graph))
     counts = np.arange(maps + 1) if time_limit is None else far_apart(maps + 1)
-    seconds = seconds_left(until)
-    found = _core.prefix_makespans(graph, call.device, limit, counts.tolist(), LOOKAHEADS, time_limit=seconds)
+
+    def tried(aheads: Sequence[int], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        seconds = seconds_left(until)
+        found = _core.prefix_makespans(graph, call.device, limit, counts.tolist(), aheads, time_limit=seconds)
+        return np.reshape(found, (len(aheads), len(counts)))
+
     makespans = np.empty((len(LOOKAHEADS), maps + 1))
-    makespans[:, counts] = np.reshape(found, makespans.shape)
+    makespans[:, counts] = tried(LOOKAHEADS, counts)
     if not np.isfinite(makespans).any():
         if time.perf_counter() >= until:
             raise LimitError(f"time_limit is {time_limit} seconds, and no setting tried so far runs; give more")
@@ -163,9 +205,10 @@ def _of_graph(call: ClassCall, time_limit: float | None) -> Result:
         if least <= call.device.memory:
             least = graph_min_memory(graph, limit, call.device.memory, until)
         raise call.no_plan(least, "with any number of offloaded maps, some op or what is fetched ahead does not fit")
-    row, count = divmod(int(np.argmin(makespans)), maps + 1)
-    params = {"tensors": count, "lookahead": LOOKAHEADS[row]}
-    planner, layers = {"name": "tflms", **params}, LOOKAHEADS[row]
+    deepest = len({op["layer"] for op in graph.ops})
+    count, layers = _best(call, makespans, deepest, tried, until)
+    params = {"tensors": count, "lookahead": layers}
+    planner = {"name": "tflms", **params}
     classes = _prefix(maps, np.array([count]))[0]
     schedule = _core.class_schedule(graph, call.device, limit, classes, fetch="layers", layers=layers, planner=planner)
     assert schedule is not None  # it has a makespan
