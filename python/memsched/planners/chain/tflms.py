@@ -150,6 +150,8 @@ def _best(
 ) -> tuple[int, int]:
     """The best number of tensors and lookahead, from the makespans of `LOOKAHEADS` and of what else is tried."""
     row, count = divmod(int(np.argmin(makespans)), makespans.shape[1])
+    if time.perf_counter() >= until:
+        return count, LOOKAHEADS[row]
     best, found = float(makespans[row, count]), (count, LOOKAHEADS[row])
     compute = _core.graph_bounds(call.graph, call.device, call.device.memory)[0]
     counts = np.flatnonzero(np.isfinite(makespans).any(axis=0))
@@ -205,7 +207,8 @@ def _of_graph(call: ClassCall, time_limit: float | None) -> Result:
         if least <= call.device.memory:
             least = graph_min_memory(graph, limit, call.device.memory, until)
         raise call.no_plan(least, "with any number of offloaded maps, some op or what is fetched ahead does not fit")
-    deepest = len({op["layer"] for op in graph.ops})
+    ops = _core.op_count(graph)
+    deepest = len({op["layer"] for op in graph.ops}) if ops <= 20 * MOST_LAYERS else ops  # to list more takes long
     count, layers = _best(call, makespans, deepest, tried, until)
     params = {"tensors": count, "lookahead": layers}
     planner = {"name": "tflms", **params}
