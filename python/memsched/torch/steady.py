@@ -117,10 +117,12 @@ class _Counted:
         )
 
     def _learn(self) -> None:
+        torch.clear_autocast_cache()  # a step has a region of its own around its forward, which makes its casts anew
         result = self._model(*self._args, **self._kwargs)
         if self._loss is not None:
             result = self._loss(result)
             check_loss(result)
+        torch.clear_autocast_cache()
         differentiable = [one for one in tensors_of(result) if one.requires_grad]
         if not differentiable:
             raise InvalidInputError("no result of the model needs a gradient; there is no training step to count")
