@@ -105,6 +105,16 @@ class _Scratch(TorchDispatchMode):
         return out
 
 
+@pytest.mark.parametrize("shape", [(256, 64), (5, 12, 7), (2, 8, 12, 12)])
+def test_the_scratch_of_group_normalisation_is_counted(shape: tuple[int, ...]) -> None:
+    """It is twice the input where there is nothing but channels: a step held a third more than its budget."""
+    norm, x = nn.GroupNorm(4, shape[1]), torch.randn(shape, requires_grad=True)
+    with _Scratch() as seen:
+        norm(x).sin().sum().backward()
+    ((real, counted),) = [(real, counted) for name, real, counted in seen.found if "norm_backward" in name]
+    assert real == counted == 8 * shape[0] * shape[1]
+
+
 @pytest.mark.parametrize("sizes", [(6, 20, 30, 7), (1, 3, 40, 9), (9, 50, 2, 1), (40, 1, 1, 40)])
 def test_the_scratch_of_a_bilinear_layer_is_counted(sizes: tuple[int, ...]) -> None:
     """It was not, and a step held 2.8 times its budget more than that."""

@@ -293,7 +293,8 @@ class _Asked:
         note = "batch normalisation sees each part by itself" if norms else ""
         for k in parts:
             try:
-                need = self.steady(self._batch // k, k).peak_memory + self._beside
+                part, whole = self.steady(self._batch // k, k), self.steady(self._batch)
+                need = part.peak_memory + whole.inputs - part.inputs + self._beside  # all parts are on the device
                 if need > self._memory:  # its time does not count
                     found = [self._way(f"{k} micro-batches", need, math.nan, note)]
                 else:
