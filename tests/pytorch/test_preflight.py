@@ -270,7 +270,7 @@ def test_where_the_plain_step_fits_there_is_nothing_to_do() -> None:
 
 def test_where_it_does_not_fit_the_next_step_is_told() -> None:
     model, args = layers(64, 10), (torch.randn(512, 64),)
-    stepping = torch.optim.SGD(model.parameters())
+    stepping = torch.optim.SGD(model.parameters(), momentum=0.9)
     asked: dict[str, Any] = {"device": "v100:pcie3", "optimizer": stepping, "largest": False}
     needed = fit(model, args, memory="1GB", **asked).peak_memory
     for memory, written in ((needed * 3 // 4, str(needed * 3 // 4)), ("2.1MB", '"2.1MB"')):
@@ -279,6 +279,9 @@ def test_where_it_does_not_fit_the_next_step_is_told() -> None:
         best = min((one for one in found.ways if one.fits), key=lambda one: one.makespan or 0)
         assert found.next_step.startswith(f"{best.name}, the fastest that fits: torch.compile(")
         assert f'{{"budget": {written}, "optimizer": optimizer' in found.next_step
+    alone = fit(model, args, memory=needed * 3 // 4, device="v100:pcie3", largest=False).next_step
+    assert '"budget": ' in alone
+    assert "optimizer" not in alone
     found = fit(model, args, memory="20kB", device="v100:pcie3", optimizer=stepping)
     least = min(one.peak_memory for one in found.ways)
     assert found.next_step.startswith("give at least ")

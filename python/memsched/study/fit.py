@@ -128,7 +128,7 @@ class Fit(Drawn, Tabular):
         fitting = [one for one in self.ways if one.fits]
         if fitting:
             best = min(fitting, key=lambda one: one.makespan or 0.0)
-            return _how(best.name, self.memory) + (f" ({best.note})" if best.note else "")
+            return _how(best.name, self.memory, self.steady.optimizer) + (f" ({best.note})" if best.note else "")
         least = min(self.ways, key=lambda one: one.peak_memory)
         needed = exact_bytes(least.peak_memory, unit_written(self.memory), up=True)
         return f"give at least {needed}, with {least.name!r}{smaller or self._without_batches()}"
@@ -160,16 +160,16 @@ class Fit(Drawn, Tabular):
         }
 
 
-def _how(way: str, memory: int) -> str:
-    """How to train in one of the ways that fit."""
+def _how(way: str, memory: int, optimizer: int) -> str:
+    """How to train in one of the ways that fit, with so many bytes of the optimiser."""
     if way == OFFLOADED:
         return "keep the optimizer's state on the host, by a library that does so: it is the fastest that fits"
     if way.endswith("micro-batches"):
         return f"split the batch into {way.split()[0]} parts, and step once for all: it is the fastest that fits"
     written = exact_bytes(memory, unit_written(memory)).partition(" (")[0].replace(" ", "")
     budget = f'"{written}"' if parse_bytes(written) == memory else str(memory)
-    link = ', "bandwidth": 0' if way == "recompute" else ""
-    options = f'{{"budget": {budget}, "optimizer": optimizer{link}}}'
+    more = (', "optimizer": optimizer' if optimizer else "") + (', "bandwidth": 0' if way == "recompute" else "")
+    options = f'{{"budget": {budget}{more}}}'
     said = f'{way}, the fastest that fits: torch.compile(model, backend="memsched", options={options})'
     return f"{said}; of a GPU leave 10 to 15 % to PyTorch's allocator, so give less as its memory"
 
