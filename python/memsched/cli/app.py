@@ -16,6 +16,7 @@ from memsched.cli.check import simulate, validate
 from memsched.cli.compare import compare
 from memsched.cli.doctor import doctor
 from memsched.cli.draw import plot, trace
+from memsched.cli.export import export
 from memsched.cli.fit import fit
 from memsched.cli.frontier import frontier
 from memsched.cli.order import order
@@ -163,7 +164,7 @@ def command_line(context: click.Context) -> None:
 
 _COMMANDS = (
     *(compare, plan, frontier, sweep, order, place, simulate, validate),
-    *(fit, profile, profiles, plot, trace, report, doctor),
+    *(fit, profile, export, profiles, plot, trace, report, doctor),
 )
 for _command in _COMMANDS:
     command_line.add_command(_command)

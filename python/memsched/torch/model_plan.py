@@ -13,33 +13,30 @@ from typing import Any
 import torch
 
 from memsched._core import Graph
-from memsched.errors import InfeasibleError, InvalidInputError, MemschedError, shown
+from memsched.errors import InfeasibleError, MemschedError
 from memsched.planners.registry import min_memory
 from memsched.problems.problem import peak_memory
 from memsched.result import Result
 from memsched.support import checks
 from memsched.support.arguments import public
-from memsched.support.documents import Document, Source, check_keys, fields, read_document, write_document
-from memsched.torch.compiled import cache
+from memsched.support.documents import Document, Source, fields, write_document
 from memsched.torch.compiled.as_graph import Resident
 from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.group import Group
 from memsched.torch.compiled.look import Loss, check_model, device_of, forward_of, look, options_of
 from memsched.torch.compiled.options import Options, read_options
-from memsched.torch.compiled.plan import CompiledPlan, compiled_plan, plan_again, plan_and_document
+from memsched.torch.compiled.plan import CompiledPlan, plan_again, plan_and_document
 from memsched.torch.compiled.sizes import LossBytes
 from memsched.torch.compiled.special_groups import Expecting
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.errors import told
+from memsched.torch.export import export
 from memsched.torch.module_state import check_same, parameters_of
 from memsched.torch.optimizer_state import check_owner
+from memsched.torch.plan_document import FORMAT, SAVED, read_plan
 from memsched.torch.report import NO_OPTIMIZER, ShowsResult
 from memsched.torch.trial import trial_step, untouched
 from memsched.torch.verify import Verified, verified
-
-FORMAT = "memsched-torch-plan/2"
-_KEYS = ("options", "loss", "on", "unplanned", "resident", "plan", "result")
-_SAVED = ("budget", "device", "bandwidth", "host_memory", "planner", "time_limit", "optimizer", "reserve")
 
 
 class TorchPlan(ShowsResult):
@@ -138,7 +135,7 @@ class TorchPlan(ShowsResult):
         """
         given = {"budget": budget, "planner": planner, "host_memory": host_memory, "time_limit": time_limit}
         changed = {name: value for name, value in given.items() if value is not None}
-        options = read_options({**fields(self.options, *_SAVED), **changed})
+        options = read_options({**fields(self.options, *SAVED), **changed})
         plan, document = plan_again(self.plan, self.document, options)
         more: dict[str, Any] = {"unplanned": self.unplanned, "parameters": self._parameters}
         return TorchPlan(plan, document, options, loss=self._loss, device=self.device, **more)
@@ -235,6 +232,38 @@ class TorchPlan(ShowsResult):
                 device=self.device,
             )
 
+    def export(
+        self, path: str | Path, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write the planned step as a Python program to read, to change and to run: it needs PyTorch alone.
+
+        The step is captured again, as a plan holds no operations. The program's `step(model, *inputs)` trains as the
+        model does once the plan is applied, with the same bits, from the tensors among the inputs.
+
+        Parameters
+        ----------
+        path : str or Path
+            Of a file that ends in .py.
+        model, args, kwargs
+            As they were planned; the plan may be applied or not.
+
+        Raises
+        ------
+        CaptureError
+            Naming what no program can hold, such as a graph break. Nothing is written.
+        InvalidInputError
+            The step is not the one that was planned, or the file cannot be written.
+
+        Examples
+        --------
+        >>> import torch, memsched.torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+        >>> plan = memsched.torch.plan(model, (torch.ones(4, 8),), budget="100%", device="v100")
+        >>> plan.export("step.py", model, (torch.ones(4, 8),))  # doctest: +SKIP
+        """
+        check_same(self._parameters, model)
+        export(path, self.plan, self.document, self.options, model, args, kwargs)
+
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON. `load` reads it, on this machine or another with the same kind of device."""
         write_document(path, self.to_json())
@@ -243,7 +272,7 @@ class TorchPlan(ShowsResult):
         """The plan as a JSON document, memsched-torch-plan/2."""
         return {
             "format": FORMAT,
-            "options": fields(self.options, *_SAVED),
+            "options": fields(self.options, *SAVED),
             "loss": dataclasses.asdict(self._loss),
             "on": self.device.type,
             "unplanned": list(self.unplanned),
@@ -262,41 +291,10 @@ class TorchPlan(ShowsResult):
         InvalidInputError
             It is not a plan, or one of another version.
         """
-        document = read_document(source, FORMAT)
-        check_keys(document, FORMAT, ("format", *_KEYS), ("parameters",))
-        try:
-            return cls._read(document)
-        except MemschedError:
-            raise
-        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            raise InvalidInputError(
-                f"the plan cannot be read ({type(error).__name__}: {error}); is it damaged?"
-            ) from error
-
-    @classmethod
-    def _read(cls, document: Document) -> TorchPlan:
-        if not isinstance(document["result"], dict):  # a string would be the path of another file
-            raise InvalidInputError(f"result of the plan is {shown(document['result'])}; it must be an object")
-        plan = cache.checked(document["plan"])
-        checks.text("source of the plan", plan["source"])
-        checks.count("checkpointed of the plan", plan.get("checkpointed", 0), 0, 2**62)
-        resident, loss = Resident(**_counts("the plan", document["resident"])), document["loss"]
-        return cls(
-            compiled_plan(Result.from_json(document["result"]), resident, plan),
-            plan,
-            read_options(document["options"]),
-            loss=LossBytes(**_counts("loss of the plan", loss if isinstance(loss, dict) else {"most": loss})),
-            device=torch.device(checks.text("on of the plan", document["on"])),
-            unplanned=[checks.text("unplanned of the plan", one) for one in document["unplanned"]],
-            parameters=document.get("parameters"),
-        )
+        return cls(**read_plan(source))
 
     def _group(self) -> Group:
         return Expecting(self.options, self.plan, self.document, self.device, loss=self._loss)
-
-
-def _counts(what: str, parts: Mapping[str, Any]) -> dict[str, int]:
-    return {name: checks.count(f"{name} of {what}", one, 0, 2**62) for name, one in parts.items()}
 
 
 @public

@@ -121,11 +121,17 @@ class Joint:
 def modules_in(joint: Joint, start: str) -> Iterator[tuple[str, str]]:
     """Operations, whose names begin so, and the modules to which they or their forward belong, by their paths."""
     for op in joint.operations:
-        stack = op.node.meta.get("nn_module_stack") or op.node.meta.get("fwd_nn_module_stack") or {}
-        for path, *_ in list(stack.values())[-1:]:
-            below = re.sub(r"^L\['\w+'\]\.?(__closure__\[\d+\]\.cell_contents\.?)*", "", str(path))
-            if below:  # not the model itself
-                yield start + op.node.name, re.sub(r"_modules\['(\w+)'\]", r"\1", below)
+        if module := module_of(op.node):  # not the model itself
+            yield start + op.node.name, module
+
+
+def module_of(node: fx.Node) -> str:
+    """The module to which a node or its forward belongs, by its path; "" for the model itself."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    for path, *_ in list(stack.values())[-1:]:
+        below = re.sub(r"^L\['\w+'\]\.?(__closure__\[\d+\]\.cell_contents\.?)*", "", str(path))
+        return re.sub(r"_modules\['(\w+)'\]", r"\1", below)
+    return ""
 
 
 def run_again(joint: Joint) -> set[int]:

@@ -30,6 +30,7 @@ from memsched.torch.compiled.private import unset_fake_temporarily
 from memsched.torch.compiled.sizes import NO_LOSS, LossBytes
 from memsched.torch.compiled.special_groups import Unplanned
 from memsched.torch.compiled.unplanned import UnplannedWarning
+from memsched.torch.compiled.witness import Witness
 from memsched.torch.errors import CaptureError
 from memsched.torch.meter import Meter
 from memsched.torch.module_state import backward_aside, generators_unchanged, gradients_put_back, unchanged
@@ -62,11 +63,13 @@ def look(
     loss: Loss | None = None,
     within: bool = False,
     prepare: Callable[[fx.GraphModule], None] | None = None,
+    witness: Witness | None = None,
 ) -> Look:
     """Capture a training step of a model. Nothing is computed, and no memory is needed for its tensors.
 
     `loss` makes a scalar of the model's result, and is captured with the model if it is `within`; without one, all
-    results need their gradients. `prepare` changes each graph that Dynamo captured, before AOTAutograd traces it.
+    results need their gradients. `prepare` changes each graph that Dynamo captured, before AOTAutograd traces it. A
+    `witness` notes what the graphs take and return.
 
     Raises
     ------
@@ -86,7 +89,7 @@ def look(
     kept = unchanged(model, loss, tensors=False)
     learning = [*model.parameters(), *(one for one in tensors_of((args, kwargs)) if one.is_leaf)]
     with meta_as_cpu(), generators_unchanged(), left, kept, gradients_put_back(learning):
-        return _looked_at(mode, without_data(mode, model, args, kwargs), options, loss, within, prepare)
+        return _looked_at(mode, without_data(mode, model, args, kwargs), options, loss, within, prepare, witness)
 
 
 def _looked_at(
@@ -96,17 +99,22 @@ def _looked_at(
     loss: Loss | None,
     within: bool,
     prepare: Callable[[fx.GraphModule], None] | None,
+    witness: Witness | None,
 ) -> Look:
     model, args, kwargs, _ = step_of
-    group = Unplanned(options, aside=unset_fake_temporarily)
+    group = Unplanned(options, aside=unset_fake_temporarily, witness=witness)
     step = forward_of(model) if loss is None or not within else then(forward_of(model), loss)
     needed = NO_LOSS
     # To look for NaN, as detect_anomaly does, is to look at values.
     looking_for_nan = torch.autograd.set_detect_anomaly(False)
     with mode, _quiet() as said, torch.enable_grad(), looking_for_nan:
+        if witness is not None:
+            witness.began(model, (args, kwargs))
         try:
             result = torch.compile(step, backend=backend_of(group, prepare), dynamic=False)(*args, **kwargs)
             outside = _outside(result)
+            if witness is not None:
+                witness.ended(model, result)
             if loss is not None and not within:
                 needed = _loss_bytes(loss, result, mode)
             elif loss is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, key_of_step
 from memsched.torch.compiled.sizes import LossBytes
 from memsched.torch.compiled.unit import Unit
+from memsched.torch.compiled.witness import Witness
 from memsched.torch.errors import CaptureError
 
 _LOADED_LATER = 16 * 2**20  # bytes of code that a CUDA device has loaded after a step, and not after a look at it
@@ -28,7 +29,7 @@ Form = tuple[list[tuple[str, int]], list[tuple[Any, ...]]]
 class Unplanned(Group):
     """A group whose graphs follow no plan: they keep everything. What runs in a step is noted.
 
-    `aside` makes a context in which tensors have data.
+    `aside` makes a context in which tensors have data. A `witness` is shown what each call takes and returns.
     """
 
     def __init__(
@@ -36,9 +37,21 @@ class Unplanned(Group):
         options: Options,
         *,
         aside: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+        witness: Witness | None = None,
     ) -> None:
         super().__init__(options)
-        self._aside = aside
+        self._aside, self._witness = aside, witness
+        self._given: list[Any] = []  # of the present call, for the witness
+
+    def enter(self, unit: Unit, args: Sequence[Any]) -> Due:
+        self._given = list(args) if self._witness is not None else []
+        return super().enter(unit, args)
+
+    def left(self, unit: Unit, found: Sequence[Any]) -> None:
+        if self._witness is not None:
+            self._witness.called(self._given, found[: len(unit.joint.results)])
+            self._given = []
+        super().left(unit, found)
 
     def seen(self) -> tuple[list[Visit], list[int], Resident]:
         """The graphs of the present step by their forwards, the order of their backwards, and what is resident."""
@@ -79,17 +92,18 @@ class Expecting(Group):
         if k < visits > 1 and not key.gradients and self._place.path in self._followed:
             (visit,), expected = visits_of([unit], [call], self._loss), self._expected
             within = held_in_step([*self._calls, call], [visit], self.options).total <= expected.resident.total
-            if within and _form_of(visit) == _form_in(self._expected.result.graph, prefix(k, visits)):
+            if within and form_of(visit) == form_in(self._expected.result.graph, prefix(k, visits)):
                 self._followed.add((*self._place.path, key))
                 return unit.add(self._expected, k, visits, visit.sizes, visit.beside)
         return super()._alone(unit, call, key)
 
 
-def _form_of(visit: Visit) -> Form:
-    return _form_in(step_graph([visit], [0], [no_costs(visit)], resident=0), "")
+def form_of(visit: Visit) -> Form:
+    """The same of a visit by itself."""
+    return form_in(step_graph([visit], [0], [no_costs(visit)], resident=0), "")
 
 
-def _form_in(graph: Graph, own: str) -> Form:
+def form_in(graph: Graph, own: str) -> Form:
     """Of one visit, whose names begin with `own`: its tensors with their bytes, and what its operations do to them."""
 
     def named(names: Iterable[object]) -> list[str]:
