@@ -141,7 +141,7 @@ class TorchPlan(ShowsResult):
         return TorchPlan(plan, document, options, loss=self._loss, device=self.device, **more)
 
     def frontier(self, points: int = 8, *, time_limit: float | None = None) -> list[TorchPlan]:
-        """Plans at budgets from the least memory for which there is one to that which keeps everything, evenly spread.
+        """Plans at budgets from about the least memory for one to that which keeps everything, evenly spread.
 
         Parameters
         ----------

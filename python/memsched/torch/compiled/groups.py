@@ -24,7 +24,8 @@ def plans() -> list[CompiledPlan]:
     Returns
     -------
     list of CompiledPlan
-        In the order in which they were made; none of models that are gone.
+        In the order in which they were made; none of models that are gone, but for graphs that PyTorch keeps: behind a
+        graph break, those of a model that is gone, too.
 
     Examples
     --------
