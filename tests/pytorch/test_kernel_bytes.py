@@ -105,14 +105,21 @@ class _Scratch(TorchDispatchMode):
         return out
 
 
+KINDS = (torch.float32, torch.bfloat16, torch.float64)
+
+
 @pytest.mark.parametrize("shape", [(256, 64), (5, 12, 7), (2, 8, 12, 12)])
 def test_the_scratch_of_group_normalisation_is_counted(shape: tuple[int, ...]) -> None:
     """It is twice the input where there is nothing but channels: a step held a third more than its budget."""
-    norm, x = nn.GroupNorm(4, shape[1]), torch.randn(shape, requires_grad=True)
-    with _Scratch() as seen:
-        norm(x).sin().sum().backward()
-    ((real, counted),) = [(real, counted) for name, real, counted in seen.found if "norm_backward" in name]
-    assert real == counted == 8 * shape[0] * shape[1]
+    for kind, own, affine in itertools.product(KINDS, KINDS, (True, False)):
+        norm, x = nn.GroupNorm(4, shape[1], affine=affine, dtype=own), torch.randn(shape).to(kind).requires_grad_()
+        with _Scratch() as seen:
+            try:
+                norm(x).float().sin().sum().backward()
+            except RuntimeError:  # kinds that do not go together
+                continue
+        ((real, counted),) = [(real, counted) for name, real, counted in seen.found if "norm_backward" in name]
+        assert real == counted, (kind, own, affine)
 
 
 @pytest.mark.parametrize("sizes", [(6, 20, 30, 7), (1, 3, 40, 9), (9, 50, 2, 1), (40, 1, 1, 40)])

@@ -58,7 +58,7 @@ def scratch_bytes(target: Any, args: Any, bytes_of: Callable[[Any], int]) -> int
         return _EXPONENTIAL * bytes_of(args[0].numel()) * int(args[0].element_size())
     if target is _aten.native_group_norm_backward.default:  # two sums over each channel of each sample
         samples, channels = args[5:7]
-        return 2 * bytes_of(samples * channels) * int(args[2].element_size())
+        return 2 * bytes_of(samples * channels) * max(4, *(int(one.element_size()) for one in tensors_of(args)))
     if target is _aten._trilinear.default:  # one slice: of the product of two, summed where the third has no dimension
         expands, sums, unrolled = args[3:6], args[6], args[7] if len(args) > 7 else 1
         first, second, third = (
