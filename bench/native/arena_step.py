@@ -23,7 +23,7 @@ from bench.native import arena
 from torch import fx
 
 import memsched as ms
-from memsched.torch.compiled.as_graph import Cost, Step, name_of, step_graph, steps_of
+from memsched.torch.compiled.as_graph import Cost, Step, name_of, step_graph
 from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.calls import cheapen
 from memsched.torch.compiled.joint import address
@@ -32,6 +32,7 @@ from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.private import Boxed, python_code
 from memsched.torch.compiled.rewrite import rewrite
 from memsched.torch.compiled.special_groups import Unplanned
+from memsched.torch.compiled.split import steps_of
 from memsched.torch.compiled.unit import Unit
 from memsched.torch.errors import CaptureError
 from memsched.torch.nests import tensors_of

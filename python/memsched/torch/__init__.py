@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from memsched.torch.compiled.plan import CompiledPlan
     from memsched.torch.model_plan import TorchPlan, plan
     from memsched.torch.preflight import fit
-    from memsched.torch.step_plan import StepPlan, plan_step
+    from memsched.torch.step_plan import StepPlan
+    from memsched.torch.steps import plan_step
     from memsched.torch.verify import Verified
 
 __all__ = [
@@ -51,7 +52,7 @@ _LATER = {
     "fit": "memsched.torch.preflight",
     "plan": "memsched.torch.model_plan",
     "StepPlan": "memsched.torch.step_plan",
-    "plan_step": "memsched.torch.step_plan",
+    "plan_step": "memsched.torch.steps",
     "plans": "memsched.torch.compiled.groups",
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +30,32 @@ def batch_of(given: Any) -> int:
     shapes = [tuple(one.shape) for one in tensors_of(given)]
     alike = shapes and all(shape and shape[0] == shapes[0][0] for shape in shapes)
     return int(shapes[0][0]) if alike else 0
+
+
+def split_batch(args: Any) -> int:
+    """The batch of inputs that are to be split along it."""
+    found = batch_of(args)
+    if found == 0:
+        shapes = ", ".join(str(tuple(one.shape)) for one in tensors_of(args)) or "(none)"
+        raise InvalidInputError(
+            f"rounds is True and the inputs have the shapes {shapes}; all must have the batch as their dimension 0, or "
+            "plan with rounds=False"
+        )
+    return found
+
+
+def narrowed(args: tuple[Any, ...], start: int, batch: int) -> Any:
+    """Some samples of all inputs."""
+    return with_tensors(args, lambda one: one.narrow(0, start, batch))
+
+
+def parts_in(rounds: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The first sample and the size of every part of a batch."""
+    start = 0
+    for batch, times in rounds:
+        for _ in range(times):
+            yield start, batch
+            start += batch
 
 
 def with_batch(given: Any, batch: int) -> Any:

@@ -15,7 +15,7 @@ from memsched.support.documents import Document, Source
 from memsched.support.files import check_named, path_of, write_bytes
 from memsched.support.formats import exact_bytes
 from memsched.torch.compiled import program
-from memsched.torch.compiled.as_graph import Visit, steps_of
+from memsched.torch.compiled.as_graph import Visit
 from memsched.torch.compiled.calls import cheapen
 from memsched.torch.compiled.joint import Joint
 from memsched.torch.compiled.look import Look, check_model, look
@@ -24,6 +24,7 @@ from memsched.torch.compiled.plan import CompiledPlan, plan_for_another
 from memsched.torch.compiled.rewrite import rewrite
 from memsched.torch.compiled.source import comment, literal, quoted, source_of, table
 from memsched.torch.compiled.special_groups import form_in, form_of
+from memsched.torch.compiled.split import steps_of
 from memsched.torch.compiled.witness import BUFFER, ELSEWHERE, INPUT, PARAMETER, RESULT, End, Witness, paths_of
 from memsched.torch.errors import CaptureError, told
 from memsched.torch.module_state import check_same, named_places

@@ -35,8 +35,8 @@ from memsched.torch.batches import (
 )
 from memsched.torch.compiled.joint import run_again
 from memsched.torch.compiled.look import Loss, check_inputs, check_model, device_of, look, options_of
-from memsched.torch.compiled.options import Options
-from memsched.torch.compiled.plan import Timed, costs_in, device_for, timed
+from memsched.torch.compiled.options import Options, device_for
+from memsched.torch.compiled.plan import Timed, costs_in, timed
 from memsched.torch.errors import CallError, CaptureError, told
 from memsched.torch.machines import MACHINES, machine, memory_of
 from memsched.torch.module_state import gradients_aside

@@ -98,6 +98,7 @@ def describe(plan: CompiledPlan) -> str:
         f"  with plan        {format_bytes(plan.peak_memory, unit)}",
         f"  resident         {format_bytes(plan.resident.total, unit)}, of which",
         *(f"    {format_bytes(held, unit):>10}  {_HELD[name]}" for name, held in plan.resident.parts().items() if held),
+        *_states(result, unit),
         *_arena(result, unit),
         "",
         f"time of a step ({plan.times})",
@@ -149,6 +150,16 @@ def _checkpointed(operations: int) -> list[str]:
         return []
     again = counted(operations, "operation")
     return [f"  without the model's own checkpoints, which make plain PyTorch run {again} again"]
+
+
+def _states(result: Result, unit: str) -> list[str]:
+    """Of the optimiser, where updates are a part of the step."""
+    sizes = {one["name"]: one["size"] for one in result.graph.tensors if one["role"] == "persistent"}
+    there = sum(size for name, size in sizes.items() if result.schedule.border.get(name) == "host")
+    told = f"{format_bytes(sum(sizes.values()), unit)} of the optimiser"
+    return (
+        [f"  states           {told}, {format_bytes(there, unit)} of them on the host between steps"] if sizes else []
+    )
 
 
 def _arena(result: Result, unit: str) -> list[str]:

@@ -26,6 +26,8 @@ class Step:
     """Of the parameters that need one, and of the inputs that do ("input 0", ...)."""
     buffers: dict[str, torch.Tensor]  # after the step
     random: list[torch.Tensor]  # the states of the generators after the step
+    updated: dict[str, torch.Tensor] = field(default_factory=dict)
+    """Parameters, and states of the optimiser, after the step, where it updates them."""
     form: list[Any] = field(default_factory=list)
     """How the result nests; of each leaf whether it is a tensor that needs a gradient, or what it is."""
 
@@ -37,6 +39,7 @@ class Step:
             gradients={name: None if one is None else one.cpu() for name, one in self.gradients.items()},
             buffers={name: one.cpu() for name, one in self.buffers.items()},
             random=[one.cpu() for one in self.random],
+            updated={name: one.cpu() for name, one in self.updated.items()},
         )
 
     def without_noise(self, again: Step) -> Step:
@@ -46,6 +49,7 @@ class Step:
             outputs=[a if _identical(a, b) else None for a, b in zip(self.outputs, again.outputs, strict=True)],
             gradients={name: g for name, g in self.gradients.items() if _identical(g, again.gradients[name])},
             buffers={name: b for name, b in self.buffers.items() if _identical(b, again.buffers[name])},
+            updated={name: u for name, u in self.updated.items() if _identical(u, again.updated[name])},
         )
 
 
@@ -151,6 +155,7 @@ def first_difference(expected: Step, found: Step) -> str | None:
         ("output", _numbered(expected.outputs), _numbered(found.outputs)),
         ("gradient of", expected.gradients, found.gradients),
         ("buffer", dict(expected.buffers), dict(found.buffers)),
+        ("updated", dict(expected.updated), dict(found.updated)),
         ("random number generator", _numbered(expected.random), _numbered(found.random)),
     ]
     if expected.form != found.form:
@@ -172,6 +177,7 @@ def distance(expected: Step, found: Step) -> tuple[float, str]:
     for what, wanted, got in (
         ("output", _numbered(expected.outputs), _numbered(found.outputs)),
         ("gradient of", expected.gradients, found.gradients),
+        ("updated", dict(expected.updated), dict(found.updated)),
     ):
         exact = {name: _in_double(one) for name, one in wanted.items() if one is not None}
         rounding = max(map(_norm, exact.values()), default=0.0) / 256

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from memsched._core import Graph
-from memsched.torch.compiled.joint import Joint, Operation
+from memsched.torch.compiled.joint import Joint, Operation, Update
 from memsched.torch.compiled.sizes import NO_LOSS, LossBytes, Sizes
 
 LEAVE, RETURN, END = "leave", "return", "end"
@@ -78,6 +78,11 @@ def name_of(joint: Joint, storage: int) -> str:
     base = joint.storages[storage].base
     several = [n for n in joint.storages_of(base) if joint.storages[n].base is base]
     return base.name if len(several) == 1 else f"{base.name}:{several.index(storage)}"
+
+
+def state_name(op: Operation) -> str:
+    """Of the tensor that stands for the states of the optimiser that an update changes."""
+    return f"state of {op.node.name}"
 
 
 def held_storages(joint: Joint) -> set[int]:
@@ -171,6 +176,11 @@ class Visit:
         return self.copies_of((*self.static, *self.leaves))
 
     @property
+    def travelling(self) -> int:
+        """Bytes of the states of the optimiser that are tensors of the plan."""
+        return sum(op.update.state for op in self.joint.operations if op.update is not None)
+
+    @property
     def gradient_bytes(self) -> int:
         """Of the gradients that the backward returns, and of copies of them."""
         return self.sizes.total(self.joint.storages_in(self.joint.gradients)) + self.copies
@@ -228,78 +238,6 @@ def prefix(visit: int, visits: int) -> str:
     return f"{visit + 1}/" if visits > 1 else ""
 
 
-def steps_of(steps: Iterable[Step], visit: int, visits: int) -> tuple[list[Step], list[Step]]:
-    """The steps that a visit's forward and its backward carry out, of those of a schedule for the whole step.
-
-    Between the two other graphs run. What of this visit is listed there and makes room is done by its forward; a
-    prefetch waits for its backward.
-    """
-    own = prefix(visit, visits)
-    forward: list[Step] = []
-    backward: list[Step] = []
-    here, left = forward, False
-    for step in steps:
-        verb = next(key for key in ("run", "offload", "prefetch", "free") if key in step)
-        name = str(step[verb])
-        if not name.startswith(own):
-            continue
-        name = name[len(own) :]
-        if verb == "run" and name == END:
-            break
-        if verb == "run" and name == LEAVE:
-            left = True
-            forward.append({verb: name})
-        elif verb == "run" and name == RETURN:
-            here = backward
-        else:
-            if left and verb in ("run", "prefetch"):
-                here = backward
-            here.append({verb: name})
-    return forward, backward
-
-
-def in_order(steps: Iterable[Step], returns: Sequence[int]) -> list[Step]:
-    """The steps of a schedule for several visits, as they run if the backwards come in another order."""
-    forward: list[Step] = []
-    backward: dict[str, list[Step]] = {prefix(k, len(returns)): [] for k in returns}
-    left, returned = set[str](), set[str]()
-    for step in steps:
-        verb, name = next((key, str(step[key])) for key in ("run", "offload", "prefetch", "free") if key in step)
-        own = name[: name.index("/") + 1]
-        if verb == "run" and name == own + RETURN:
-            returned.add(own)
-        late = own in returned or (own in left and verb in ("run", "prefetch"))
-        (backward[own] if late else forward).append(step)
-        if verb == "run" and name == own + LEAVE:
-            left.add(own)
-    return [*forward, *(step for part in backward.values() for step in part)]
-
-
-def joined(
-    graph: Graph, parts: Sequence[tuple[Sequence[Step], Sequence[Step]]], returns: Sequence[int]
-) -> list[dict[str, Any]]:
-    """The steps of a schedule for a graph of several visits, from those of each visit's forward and backward."""
-    sizes = {one["name"]: one["size"] for one in graph.tensors}
-    writes = {op["name"]: op["writes"] for op in graph.ops}
-    found: list[dict[str, Any]] = []
-    here: list[set[str]] = [set() for _ in parts]
-
-    def take(visit: int, steps: Iterable[Step]) -> None:
-        for step in steps:
-            ((verb, name),) = step.items()
-            name = prefix(visit, len(parts)) + name
-            found.append({verb: name})
-            here[visit].update(writes[name] if verb == "run" else [name] if verb == "prefetch" else ())
-            here[visit] -= {name} if verb == "free" else set()
-
-    for k, (forward, _) in enumerate(parts):
-        take(k, forward)
-    for k in returns:
-        take(k, [{"run": RETURN}, *parts[k][1], {"run": END}])
-        found += [{"free": name} for name in sorted(here[k]) if sizes[name] > 0]
-    return found
-
-
 class _Part:
     def __init__(self, visit: Visit, costs: Sequence[Cost], prefix: str, value: int) -> None:
         self._visit, self._costs, self._prefix = visit, costs, prefix
@@ -310,6 +248,9 @@ class _Part:
         self._arriving = [n for n in tangents if n not in self._held]
         self._sources = {s.number for s in joint.storages if s.writer is None} - set(self._arriving)
         self._gradients = [n for n in joint.storages_in(joint.gradients) if n not in self._sources]
+        updated = {op.reads[0] for op in joint.operations if op.update is not None}
+        self._sources -= updated
+        self._done: list[str] = []  # tensors without bytes that updates write
         self._chain: str | None = None  # the tensor without bytes that the next operation in order reads
         self._left = ""  # orders the backward after the forward
         self.gathered = 0  # bytes of the gradients that other backwards have returned before
@@ -318,8 +259,12 @@ class _Part:
         self.tensors = [
             self._tensor(s.number, "gradient" if s.number in self._gradients else "activation")
             for s in joint.storages
-            if s.number not in self._sources
+            if s.number not in self._sources | updated
         ]
+        persistent = [{"name": self._name(n), "size": 0} for n in sorted(updated)]  # bytes of parameters are resident
+        updates = [(op, op.update) for op in joint.operations if op.update is not None]
+        persistent += [{"name": prefix + state_name(op), "size": one.state} for op, one in updates if one.state]
+        self.tensors += [{**one, "role": "persistent"} for one in persistent]
 
     def forward(self) -> Iterator[dict[str, Any]]:
         """Its ops until it returns results to the caller."""
@@ -341,11 +286,13 @@ class _Part:
                 made = self._op(op)
                 made["reads"].append(back)
                 yield made
-        yield self._point(END, [self._name(n) for n in self._gradients], [])
+        yield self._point(END, [*(self._name(n) for n in self._gradients), *self._done], [])
 
     def _op(self, op: Operation) -> dict[str, Any]:
         reads = [self._name(n) for n in op.reads if n not in self._sources]
         writes = [self._name(n) for n in op.writes]
+        if op.update is not None:
+            return self._update(op, op.update)
         if op.once or op.random:
             reads += [self._chain] if self._chain is not None else []
             self._chain = self._order(op.node.name)
@@ -362,6 +309,29 @@ class _Part:
             "writes": writes,
             "choices": [{"alg": "plain", "time": seconds, "workspace": within + self.gathered}],
             "once": op.once,
+        }
+
+    def _update(self, op: Operation, update: Update) -> dict[str, Any]:
+        """An update comes after all that reads its parameter, and before the end of the step."""
+        changed = [self._name(op.reads[0]), *([self._prefix + state_name(op)] if update.state else [])]
+        gradients = [self._name(n) for n in op.reads[1:] if n not in self._sources]
+        self._done.append(self._order(op.node.name))
+        return {
+            "name": self._prefix + op.node.name,
+            "phase": "bwd",
+            "kind": _kind(op.node),
+            "layer": op.number,
+            "reads": [*changed, *gradients],
+            "updates": changed,
+            "writes": [self._done[-1]],
+            "choices": [
+                {
+                    "alg": "plain",
+                    "time": self._costs[op.number].seconds,
+                    "workspace": update.workspace + self._value + self.gathered,
+                }
+            ],
+            "once": True,
         }
 
     def _point(self, name: str, reads: list[str], writes: list[str]) -> dict[str, Any]:

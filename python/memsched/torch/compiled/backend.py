@@ -108,6 +108,8 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Cal
         give_memory(joint)
         if prepare is not None:
             prepare(joint)
+        if group.updates is not None:
+            group.updates.write_into(joint, results, examples)
         with without_new_guards(joint):
             unit = Unit(joint, results, static, group)
             check_gradients(module, unit.joint)

@@ -16,10 +16,11 @@ from memsched.planners.registry import min_memory
 from memsched.problems.budget import parse_memory
 from memsched.support.documents import Document
 from memsched.support.units import parse_bandwidth
-from memsched.torch.compiled.as_graph import Resident, Visit, steps_of
+from memsched.torch.compiled.as_graph import Resident, Visit
 from memsched.torch.compiled.halves import Count, Halves, Way
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, plan_and_document, plan_for_another, too_small
+from memsched.torch.compiled.split import steps_of
 
 _ROUNDS = 6
 _ANYWAY = 8  # plans that are tried whatever the budget, from the least memory to almost that of the plain step

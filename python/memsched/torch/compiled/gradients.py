@@ -28,7 +28,10 @@ def check_gradients(module: fx.GraphModule, joint: Joint) -> None:
     given = list(module.graph.find_nodes(op="placeholder"))
     if len(given) != len(joint.gradients):  # AOTAutograd has merged some
         return
-    lacking = [node for node, end in zip(given, joint.gradients, strict=True) if end is None]
+    places = {node: k for k, node in enumerate(joint.primals, -joint.tokens)}
+    updated = {places[op.node.args[2]] for op in joint.operations if op.update is not None}
+    pairs = enumerate(zip(given, joint.gradients, strict=True))
+    lacking = [node for k, (node, end) in pairs if end is None and k not in updated]
     (output,) = module.graph.find_nodes(op="output")
     results = tensors_of([node.meta.get("example_value") for node in output.all_input_nodes])
     results = [one for one in results if one.requires_grad]

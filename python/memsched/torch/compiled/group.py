@@ -6,7 +6,7 @@ import bisect
 import itertools
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,8 +33,9 @@ from memsched.torch.compiled.plan import CompiledPlan, plan_and_document, plan_c
 from memsched.torch.compiled.private import in_backward, saving_is_hooked
 from memsched.torch.compiled.sizes import NO_LOSS, LossBytes
 from memsched.torch.compiled.spans import Spanned, spanned
-from memsched.torch.compiled.unit import Unit, Version
+from memsched.torch.compiled.unit import Unit, Version, count, distinct
 from memsched.torch.compiled.unplanned import UnplannedWarning
+from memsched.torch.compiled.updates import Updates
 from memsched.torch.compiled.watch import Watch
 from memsched.torch.optimizer_state import kind_of_state
 
@@ -55,12 +56,18 @@ class Group:
     the calls that are due by then.
 
     `loss` is what the caller needs between the last forward and its backward, `known` are plans that were made before,
-    by `key_of_step`.
+    by `key_of_step`. `updates` are a part of the step.
     """
 
     def __init__(
-        self, options: Options, *, loss: LossBytes = NO_LOSS, known: Mapping[str, Document] | None = None
+        self,
+        options: Options,
+        *,
+        loss: LossBytes = NO_LOSS,
+        known: Mapping[str, Document] | None = None,
+        updates: Updates | None = None,
     ) -> None:
+        self.updates = updates
         self.options, self._loss, self._plans = options, loss, known or {}
         self.units: weakref.WeakSet[Unit] = weakref.WeakSet()
         self._calls: list[Call]
@@ -129,7 +136,9 @@ class Group:
         if path not in self._planned:
             self._planned[path] = self._alone(unit, call, call.key)
         if not self._calls and unit.versions[self._planned[path]].plan is not None:
-            self.watch.begin((path, self._planned[path]), unit.joint.device, args)
+            states = list(self.updates.on_device()) if self.updates is not None else ()
+            count(states)
+            self.watch.begin((path, self._planned[path]), unit.joint.device, args, states)
         self._more += more
         place = Place(path, self._planned[path], path in self._known)
         if place.known and not more:
@@ -389,9 +398,3 @@ class Group:
 
 
 ALIVE: weakref.WeakSet[Group] = weakref.WeakSet()
-
-
-def distinct(versions: Iterable[Version]) -> list[CompiledPlan]:
-    """The plans of some versions, each once, in the order in which they were made."""
-    ordered = sorted(versions, key=lambda version: version.serial)
-    return list({id(one.plan): one.plan for one in ordered if one.plan is not None}.values())

@@ -6,9 +6,10 @@ import threading
 import weakref
 from typing import Any
 
-from memsched.torch.compiled.group import ALIVE, Group, distinct
+from memsched.torch.compiled.group import ALIVE, Group
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan
+from memsched.torch.compiled.unit import distinct
 
 _GROUPS: weakref.WeakValueDictionary[Any, Group] = weakref.WeakValueDictionary()  # units keep theirs
 

@@ -144,7 +144,7 @@ def held_in_step(calls: Sequence[Call], visits: Sequence[Visit], options: Option
         random=sum(one.random for one in own),
         gradients=sum(gradients.values()),
         others=others,
-        optimizer=optimizer_bytes(options.optimizer, device),
+        optimizer=max(0, optimizer_bytes(options.optimizer, device) - sum(one.travelling for one in visits)),
         reserve=parse_bytes(options.reserve, "reserve"),
     )
 

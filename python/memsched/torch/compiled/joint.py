@@ -26,6 +26,21 @@ class Storage:
     writer: int | None  # the operation that writes it; None where it is given
 
 
+UPDATE = "update"
+"""Marks, in the `meta` of a node, an update by the optimiser; see `Update`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What the update of a parameter takes."""
+
+    place: int  # of the parameter among those of the optimiser
+    state: int  # bytes of its states, but for single numbers
+    workspace: int
+    touched: int  # bytes that its operations read and write
+    calls: int  # how many operations it has
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One call of the joint graph that computes something; a call that only makes a view of a tensor is none."""
@@ -37,6 +52,7 @@ class Operation:
     backward: bool  # it needs a gradient that arrives, or AOTAutograd traced it in the backward
     once: bool  # it cannot run again: it has an effect besides its results
     random: bool  # it draws random numbers
+    update: Update | None = None  # it changes the first storage that it reads, by the optimiser
 
 
 @dataclass(slots=True)
@@ -238,8 +254,9 @@ def read_joint(module: fx.GraphModule, results: int, folded: frozenset[fx.Node] 
                     reads=tuple(joint.storages_in(node.all_input_nodes)),
                     writes=writes,
                     backward=node in behind or place[node] > last,
-                    once=_has_effect(node) or (folded is not None and _is_random(node)),
+                    once=UPDATE in node.meta or _has_effect(node) or (folded is not None and _is_random(node)),
                     random=folded is None and _is_random(node),
+                    update=node.meta.get(UPDATE),
                 )
             )
         elif node.op != "output":

@@ -30,6 +30,7 @@ from memsched.torch.compiled.private import unset_fake_temporarily
 from memsched.torch.compiled.sizes import NO_LOSS, LossBytes
 from memsched.torch.compiled.special_groups import Unplanned
 from memsched.torch.compiled.unplanned import UnplannedWarning
+from memsched.torch.compiled.updates import Updates
 from memsched.torch.compiled.witness import Witness
 from memsched.torch.errors import CaptureError
 from memsched.torch.meter import Meter
@@ -64,12 +65,13 @@ def look(
     within: bool = False,
     prepare: Callable[[fx.GraphModule], None] | None = None,
     witness: Witness | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
 ) -> Look:
     """Capture a training step of a model. Nothing is computed, and no memory is needed for its tensors.
 
     `loss` makes a scalar of the model's result, and is captured with the model if it is `within`; without one, all
     results need their gradients. `prepare` changes each graph that Dynamo captured, before AOTAutograd traces it. A
-    `witness` notes what the graphs take and return.
+    `witness` notes what the graphs take and return. The updates of an `optimizer` are operations of the step.
 
     Raises
     ------
@@ -89,20 +91,22 @@ def look(
     kept = unchanged(model, loss, tensors=False)
     learning = [*model.parameters(), *(one for one in tensors_of((args, kwargs)) if one.is_leaf)]
     with meta_as_cpu(), generators_unchanged(), left, kept, gradients_put_back(learning):
-        return _looked_at(mode, without_data(mode, model, args, kwargs), options, loss, within, prepare, witness)
+        step_of = [without_data(mode, model, args, kwargs, optimizer)]
+        return _looked_at(mode, step_of.pop(), options, loss, within, prepare, witness)
 
 
 def _looked_at(
     mode: FakeTensorMode,
-    step_of: tuple[Any, Any, Any, None],
+    step_of: tuple[Any, Any, Any, Any],
     options: Options,
     loss: Loss | None,
     within: bool,
     prepare: Callable[[fx.GraphModule], None] | None,
     witness: Witness | None,
 ) -> Look:
-    model, args, kwargs, _ = step_of
-    group = Unplanned(options, aside=unset_fake_temporarily, witness=witness)
+    model, args, kwargs, optimizer = step_of
+    updates = None if optimizer is None else Updates(optimizer, dry=True)
+    group = Unplanned(options, aside=unset_fake_temporarily, witness=witness, updates=updates)
     step = forward_of(model) if loss is None or not within else then(forward_of(model), loss)
     needed = NO_LOSS
     # To look for NaN, as detect_anomaly does, is to look at values.
@@ -147,6 +151,7 @@ def _looked_at(
     if outside and not said:
         told = f"PyTorch captures no {outside} of {type(model).__name__}, whose backward saves tensors"
         said = [f"{told}: it leaves out nn.LSTM, nn.GRU and what torch.compiler.disable marks, for example"]
+    group.updates = None  # whoever keeps the group keeps no tensors of the look
     visits, returns, resident = group.seen()
     needed = replace(needed, results=held_by_caller(visits[-1].joint, visits[-1].sizes).results)
     visits[-1] = replace(visits[-1], loss=needed)

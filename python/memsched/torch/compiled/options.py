@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from memsched._core import Device
 from memsched.errors import InvalidInputError, shown
 from memsched.planners.registry import PLANNERS, check_planner
 from memsched.problems.budget import read_memory
 from memsched.support import checks, quantities
 from memsched.support.arguments import meant
 from memsched.support.units import parse_bandwidth, parse_bytes
-from memsched.torch.machines import machine
+from memsched.torch.link import default_host_memory
+from memsched.torch.machines import Link, machine
 
 MODES = ("eager", "inductor")
 
@@ -106,3 +108,12 @@ def refusal(given: Mapping[str, Any] | None) -> Callable[..., Any] | None:
 
         return refuse
     return None
+
+
+def device_for(memory: int, link: Link | None, options: Options) -> Device:
+    """The device that plans are for."""
+    link = link or Link(name="", bandwidth=0.0, duplex=True, source="")
+    bandwidth = link.bandwidth if options.bandwidth is None else parse_bandwidth(options.bandwidth, "bandwidth")
+    hosts = default_host_memory() if options.host_memory is None else parse_bytes(options.host_memory, "host_memory")
+    hosts_used = hosts if bandwidth > 0 else None
+    return Device(memory, bandwidth=bandwidth, duplex=link.duplex, host_memory=hosts_used, name=link.name)

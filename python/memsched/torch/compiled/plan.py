@@ -22,13 +22,14 @@ from memsched.result import Result
 from memsched.study.auto import plan as plan_graph
 from memsched.support.documents import Document, fields, plain
 from memsched.support.formats import format_bytes, unit_written
-from memsched.support.units import parse_bandwidth, parse_bytes
+from memsched.support.units import parse_bytes
 from memsched.torch.compiled import cache
-from memsched.torch.compiled.as_graph import LEAVE, Cost, Resident, Visit, in_order, no_costs, prefix, step_graph
+from memsched.torch.compiled.as_graph import LEAVE, Cost, Resident, Visit, no_costs, prefix, step_graph
 from memsched.torch.compiled.joint import modules_in, run_again
-from memsched.torch.compiled.options import Options
+from memsched.torch.compiled.options import Options, device_for
+from memsched.torch.compiled.split import in_order
 from memsched.torch.compiled.times import disturbed, measured_costs, modelled_costs
-from memsched.torch.link import default_host_memory, measure_link
+from memsched.torch.link import measure_link
 from memsched.torch.machines import Link, machine
 from memsched.torch.report import ShowsResult, describe
 from memsched.torch.roofline import describe as describe_model
@@ -230,6 +231,7 @@ def described(result: Result) -> Document:
         "device": result.device.to_json(),
         "planner": result.planner,
         "params": plain(result.params),
+        **({"border": border} if (border := result.schedule.border) else {}),
         "steps": [{key: value for key, value in step.items() if key != "at"} for step in result.schedule.steps],
     }
 
@@ -370,7 +372,9 @@ def adopted(graph: Graph, document: Document, memory: int, held: Resident) -> Co
     began = time.perf_counter()
     planner = str(document["planner"])
     device = Device.from_json({**document["device"], "memory": memory})
-    schedule = Schedule(document["steps"], budget=memory, graph=graph.name, planner={"name": planner})
+    schedule = Schedule(
+        document["steps"], budget=memory, graph=graph.name, planner={"name": planner}, border=document.get("border")
+    )
     result = measured(planner, dict(document["params"]), graph, schedule, device, began, recomputes=True)
     validate(result)
     return compiled_plan(result, held, document)
@@ -385,15 +389,6 @@ def _costs_of(visits: Sequence[Visit], options: Options) -> tuple[list[list[Cost
         return list(found), f"measured on {_device_name(on)}{max(told)}", link
     chip, link = machine(options.device)
     return [modelled_costs(visit.joint, visit.sizes, chip) for visit in visits], describe_model(chip), link
-
-
-def device_for(memory: int, link: Link | None, options: Options) -> Device:
-    """The device that plans are for."""
-    link = link or Link(name="", bandwidth=0.0, duplex=True, source="")
-    bandwidth = link.bandwidth if options.bandwidth is None else parse_bandwidth(options.bandwidth, "bandwidth")
-    hosts = default_host_memory() if options.host_memory is None else parse_bytes(options.host_memory, "host_memory")
-    hosts_used = hosts if bandwidth > 0 else None
-    return Device(memory, bandwidth=bandwidth, duplex=link.duplex, host_memory=hosts_used, name=link.name)
 
 
 def _device_name(device: torch.device) -> str:

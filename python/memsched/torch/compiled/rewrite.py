@@ -12,8 +12,8 @@ import torch
 from torch import fx
 
 from memsched.errors import InternalError
-from memsched.torch.compiled import copies, randomness
-from memsched.torch.compiled.as_graph import LEAVE, Step, held_storages, name_of
+from memsched.torch.compiled import copies, randomness, updates
+from memsched.torch.compiled.as_graph import LEAVE, Step, held_storages, name_of, state_name
 from memsched.torch.compiled.joint import Joint
 from memsched.torch.compiled.layouts import laid, order_of
 from memsched.torch.compiled.private import RUNS_AGAIN
@@ -52,6 +52,7 @@ class _Writer:
         self.returned = set(joint.storages_in(joint.results))
         self.operations = {op.node.name: op for op in joint.operations}
         self.storages = {name_of(joint, s.number): s.number for s in joint.storages}
+        self.updates = {state_name(op): op.node for op in joint.operations if op.update is not None}
         self.runs = Counter(step["run"] for step in (*forward, *backward) if "run" in step)
         self.states: dict[str, Any] = {}  # of the generators, before a random operation's first run
 
@@ -119,6 +120,10 @@ class _Half:
             self.run(self.writer.operations[step["run"]])
             return
         (verb, name), *_ = step.items()
+        if name in self.writer.updates:
+            serial, place, *_ = self.writer.updates[name].args
+            self._call(updates.TRAVEL[verb], (serial, place), None)
+            return
         storage = self.writer.storages.get(name)
         if storage is None:  # a tensor without bytes that only keeps an order
             return

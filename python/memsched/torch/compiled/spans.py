@@ -12,9 +12,10 @@ from memsched.errors import InfeasibleError, MemschedError
 from memsched.planners.registry import min_memory
 from memsched.problems.problem import peak_memory, simulate
 from memsched.support.documents import Document
-from memsched.torch.compiled.as_graph import Cost, Resident, Visit, joined, prefix, step_graph
+from memsched.torch.compiled.as_graph import Cost, Resident, Visit, prefix, step_graph
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, costs_in, plan_and_document
+from memsched.torch.compiled.split import joined
 from memsched.torch.compiled.unit import Unit, Version
 
 if TYPE_CHECKING:

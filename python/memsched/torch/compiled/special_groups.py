@@ -18,6 +18,7 @@ from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, key_of_step
 from memsched.torch.compiled.sizes import LossBytes
 from memsched.torch.compiled.unit import Unit
+from memsched.torch.compiled.updates import Updates
 from memsched.torch.compiled.witness import Witness
 from memsched.torch.errors import CaptureError
 
@@ -38,8 +39,9 @@ class Unplanned(Group):
         *,
         aside: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
         witness: Witness | None = None,
+        updates: Updates | None = None,
     ) -> None:
-        super().__init__(options)
+        super().__init__(options, updates=updates)
         self._aside, self._witness = aside, witness
         self._given: list[Any] = []  # of the present call, for the witness
 

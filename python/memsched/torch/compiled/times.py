@@ -16,7 +16,7 @@ from torch._subclasses import FakeTensorMode
 from memsched.torch.compiled import private
 from memsched.torch.compiled.as_graph import Cost
 from memsched.torch.compiled.calls import bound
-from memsched.torch.compiled.joint import Joint, Operation, is_foreign
+from memsched.torch.compiled.joint import UPDATE, Joint, Operation, is_foreign
 from memsched.torch.compiled.layouts import otherwise
 from memsched.torch.compiled.sizes import Sizes
 from memsched.torch.machines import Machine
@@ -153,6 +153,8 @@ def _bytes_a_second(device: torch.device) -> float:
 
 
 def _touched(node: fx.Node, sizes: Sizes) -> int:
+    if UPDATE in node.meta:
+        return int(node.meta[UPDATE].touched)
     touched = (one for source in (node, *node.all_input_nodes) for one in tensors_of(source.meta.get("val")))
     return sum(sizes.number(one.numel()) * one.element_size() for one in touched)
 
@@ -163,7 +165,8 @@ def modelled_costs(joint: Joint, sizes: Sizes, machine: Machine) -> list[Cost]:
     with FakeTensorMode() as fake, torch.no_grad(), Roofline(machine) as model:
         for op in joint.operations:
             if not isinstance(op.node.target, torch._ops.OpOverload):  # such as one that holds graphs
-                found.append(Cost(_touched(op.node, sizes) / machine.memory_bandwidth + machine.launch))
+                calls = op.update.calls if op.update is not None else 1
+                found.append(Cost(_touched(op.node, sizes) / machine.memory_bandwidth + calls * machine.launch))
                 continue
             args, kwargs = _arguments(op.node, lambda one: _empty(one, sizes), sizes)
             model.lap()

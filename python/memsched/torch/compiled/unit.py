@@ -7,7 +7,7 @@ import itertools
 import math
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +17,14 @@ from torch import fx
 from memsched._core import Graph
 from memsched.errors import InternalError, MemschedError
 from memsched.result import Result
-from memsched.torch.compiled.as_graph import LEAVE, RETURN, Step, Visit, prefix, steps_of
+from memsched.torch.compiled.as_graph import LEAVE, RETURN, Step, Visit, prefix, state_name
 from memsched.torch.compiled.copies import traffic_on
 from memsched.torch.compiled.joint import Joint, read_joint
 from memsched.torch.compiled.plan import CompiledPlan
 from memsched.torch.compiled.private import Boxed, backward_code, is_batched, python_code, saving_is_hooked
 from memsched.torch.compiled.rewrite import Rewritten, rewrite
 from memsched.torch.compiled.sizes import Sizes
+from memsched.torch.compiled.split import steps_of
 from memsched.torch.meter import Meter
 
 if TYPE_CHECKING:
@@ -278,7 +279,8 @@ class Unit:
         """
         traffic = traffic_on(self.joint.device)
         traffic.most = max(traffic.most, plan.result.timeline.bytes_out)
-        forward, backward = steps_of(plan.result.schedule.steps, visit, visits)
+        states = {state_name(op) for op in self.joint.operations if op.update is not None}
+        forward, backward = steps_of(plan.result.schedule.steps, visit, visits, states)
         key = str((sizes and sizes.values, forward, backward))
         if key not in self._code:
             made = rewrite(self.joint, forward, backward, sizes)
@@ -305,12 +307,24 @@ class Unit:
         return len(self.versions) - 1
 
 
+def distinct(versions: Iterable[Version]) -> list[CompiledPlan]:
+    """The plans of some versions, each once, in the order in which they were made."""
+    ordered = sorted(versions, key=lambda version: version.serial)
+    return list({id(one.plan): one.plan for one in ordered if one.plan is not None}.values())
+
+
 _METERS: list[Meter] = []
 _NOTHING = contextlib.nullcontext()
 
 
 def _counting() -> contextlib.AbstractContextManager[object]:
     return _METERS[-1] if _METERS else _NOTHING
+
+
+def count(tensors: Iterable[torch.Tensor]) -> None:
+    """Count these as well, from now on, where somebody counts."""
+    for meter in _METERS[-1:]:
+        meter.count(tensors)
 
 
 @contextlib.contextmanager
@@ -348,7 +362,9 @@ def _held_at(result: Result, name: str) -> tuple[Any, dict[str, int]]:
     assert isinstance(graph, Graph)
     size = {one["name"]: one["size"] for one in graph.tensors}
     ops = {op["name"]: op for op in graph.ops}
-    here: dict[str, int] = {}
+    border = result.schedule.border
+    persistent = [one["name"] for one in graph.tensors if one["role"] == "persistent"]
+    here = {name: size[name] for name in persistent if border.get(name, "device") != "host"}
     for step in result.schedule.steps:
         op = ops.get(step.get("run", ""))
         arriving = op["writes"] if op is not None else [step["prefetch"]] if "prefetch" in step else []

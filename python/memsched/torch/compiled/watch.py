@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -34,12 +34,15 @@ class Watch:
         self._meter: Meter | None = None
         self._kind: Hashable = None
 
-    def begin(self, kind: Hashable, device: torch.device, args: Sequence[Any]) -> None:
-        """A step of some kind begins."""
+    def begin(
+        self, kind: Hashable, device: torch.device, args: Sequence[Any], states: Iterable[torch.Tensor] = ()
+    ) -> None:
+        """A step of some kind begins, with such states of the optimiser that the plan may move."""
         if not self._eager or self._begun[kind] == _MOST or saving_is_hooked() or any(map(is_batched, args)):
             return
         self._begun[kind] += 1
         self._kind, self._meter = kind, Meter(device.type)
+        self._meter.count(states)
 
     @property
     def counts(self) -> bool:

@@ -1,0 +1,344 @@
+"""Updates by the optimiser as operations of a captured step: each runs once its gradient is there.
+
+What an operation of the graph calls is the optimiser's own `step`, for one parameter. So lr schedulers, `state_dict`
+and parameter groups work as ever. The states of a parameter travel together, where a plan says so: on the host they
+are tensors of the optimiser, too, so that it can be saved at any time between two steps.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import weakref
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from memsched.errors import InvalidInputError, shown
+from memsched.torch.compiled.joint import UPDATE, Update, address
+from memsched.torch.compiled.private import optimizer_hooks_aside, unset_fake_temporarily
+from memsched.torch.compiled.states import Travelling, states_in
+from memsched.torch.meter import Meter
+from memsched.torch.module_state import generators_unchanged
+from memsched.torch.nests import tensors_of
+from memsched.torch.optimizer_state import cannot_step, check_step, distinct_bytes, trained_by
+
+_SERIAL = itertools.count()
+_SMALL = 1e-3  # a gradient
+_KNOWN: weakref.WeakValueDictionary[int, Updates]  # by serial number
+_TRAVELS: weakref.WeakKeyDictionary[torch.optim.Optimizer, dict[int, Travelling]]
+# Of each optimiser, by place: what has a good copy on the host. All plans of an optimiser share it.
+_TOGETHER = (torch.optim.LBFGS, torch.optim.SparseAdam)  # whose step needs all gradients, or sparse ones
+
+
+def updates_of(model: torch.nn.Module, optimizer: Any, *, update: Any, rounds: bool, planner: str) -> Updates:
+    """The updates of a step that is to be planned with them.
+
+    Raises
+    ------
+    InvalidInputError
+        They cannot be a part of it; named in the message.
+    """
+    if update is not True:
+        raise InvalidInputError(f"update is {shown(update)}; give True or False")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise InvalidInputError(
+            f"update is True and optimizer is {shown(optimizer)}; give the torch.optim.Optimizer that updates"
+        )
+    kind = type(optimizer)
+    if getattr(torch.optim, kind.__name__, None) is not kind or kind in _TOGETHER:
+        raise InvalidInputError(
+            f"update is True and optimizer is {kind.__name__}, whose updates may depend on each other; give one of "
+            f"torch.optim other than {' and '.join(one.__name__ for one in _TOGETHER)}, or plan with update=False"
+        )
+    if rounds or planner not in ("auto", "selective"):
+        wrong = "rounds is True" if rounds else f"planner is {planner!r}"
+        raise InvalidInputError(f"update is True and {wrong}; whole steps are planned by selective, without rounds")
+    if any(group.get("differentiable") for group in optimizer.param_groups):
+        raise InvalidInputError("update is True and the optimizer is differentiable; make it with differentiable=False")
+    if isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        raise InvalidInputError(
+            "update is True and the model is under DistributedDataParallel, which adds up gradients after the step has "
+            "used them; plan with update=False"
+        )
+    check_step(optimizer)
+    updates = Updates(optimizer)
+    check_parameters(model, updates)
+    return updates
+
+
+def check_parameters(model: torch.nn.Module, updates: Updates) -> None:
+    """Refuse gradients from before, which updates would not see, and hooks, which would not see gradients."""
+    for name, one in model.named_parameters():
+        if id(one) in updates.parameters:
+            if one.grad is not None:
+                raise InvalidInputError(
+                    f"{name} has a gradient from before, which a step with update=True does not add to; call "
+                    "optimizer.zero_grad() first"
+                )
+            if one._backward_hooks or one._post_accumulate_grad_hooks:
+                raise InvalidInputError(
+                    f"{name} has a hook for its gradient, which a step with update=True does not call; remove it, or "
+                    "plan with update=False"
+                )
+
+
+class Updates:
+    """An optimiser whose updates are operations of a step.
+
+    `dry`: it belongs to a look, and updates nothing.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, *, dry: bool = False) -> None:
+        self.optimizer = optimizer
+        self._dry = dry
+        self._places = {id(one): k for k, one in enumerate(trained_by(optimizer))}
+        self.planned: set[int] = set()  # places whose states are tensors of the plan
+        self._travels = _TRAVELS.setdefault(optimizer, {})
+        self._seen: dict[Any, Update] = {}
+        self._serial = next(_SERIAL)
+        _KNOWN[self._serial] = self
+
+    def write_into(self, joint: fx.GraphModule, results: int, inputs: Sequence[Any]) -> None:
+        """Add an update after the last use of each parameter that gets a gradient, which the graph no longer returns.
+
+        The joint graph takes `inputs` after its tokens; of its outputs, the first `results` are the forward's.
+        """
+        graph = joint.graph
+        (output,) = graph.find_nodes(op="output")
+        placeholders = list(graph.find_nodes(op="placeholder"))
+        taken = [node for node in placeholders if "tangents" not in str(node.target)]
+        primals, returned = taken[len(taken) - len(inputs) :], list(output.args[0])
+        place = {node: k for k, node in enumerate(graph.nodes)}
+        used = {address(one): node for node in graph.nodes for by in node.all_input_nodes for one in _examples(by)}
+        for at, (node, given) in enumerate(zip(primals, inputs, strict=True), results):
+            gradient = returned[at] if at < len(returned) else None
+            if id(given) not in self._places or not isinstance(gradient, fx.Node):
+                continue
+            readers = [used[address(one)] for one in _examples(node) if address(one) in used]
+            last = max(
+                [placeholders[-1], gradient, *(one for one in readers if one is not output)], key=place.__getitem__
+            )
+            number = self._places[id(given)]
+            with graph.inserting_after(last):
+                made = graph.create_node(
+                    "call_function", update, (self._serial, number, node, gradient), name=f"update_{number}"
+                )
+            made.meta |= {name: one for name, one in gradient.meta.items() if name.endswith("nn_module_stack")}
+            made.meta[UPDATE] = replace(self._update(number), place=number)
+            place[made] = place[last]
+            returned[at] = None
+        output.args = (tuple(returned),)
+
+    def _update(self, place: int) -> Update:
+        parameter, group = self._parameter(place)
+        options = {name: one for name, one in group.items() if name != "params" and isinstance(one, int | float | str)}
+        key = parameter.shape, parameter.stride(), parameter.dtype, parameter.device, str(options)
+        if key not in self._seen:
+            self._seen[key] = self._looked_at(parameter, group)
+        return self._seen[key]
+
+    def _looked_at(self, parameter: torch.Tensor, group: Mapping[str, Any]) -> Update:
+        """What the update of a parameter takes, from two of its like without data: the first makes the state."""
+        try:
+            return self._stepped(parameter, group, FakeTensorMode(allow_non_fake_inputs=True))
+        except DataDependentOutputException:  # it asks for values, as Adafactor does
+            return self._stepped(parameter, group, nullcontext())
+
+    def _stepped(self, parameter: torch.Tensor, group: Mapping[str, Any], mode: AbstractContextManager[Any]) -> Update:
+        with unset_fake_temporarily(), optimizer_hooks_aside(), generators_unchanged():
+            memo: dict[int, Any] = {id(one): one for one in trained_by(self.optimizer)}
+            trial: Any = copy.deepcopy(self.optimizer, {**memo, id(self.optimizer.state): defaultdict(dict)})
+            with mode:
+                size, stride = parameter.shape, parameter.stride()
+                kind: Any = {"dtype": parameter.dtype, "device": parameter.device}
+                like = torch.nn.Parameter(torch.empty_strided(size, stride, **kind).fill_(1.0))
+                trial.param_groups = [{**_copied(group), "params": [like]}]
+                try:
+                    for _ in range(2):
+                        like.grad = torch.empty_strided(size, stride, **kind).fill_(_SMALL)
+                        held = [like, like.grad, *states_in(trial.state[like])]
+                        with Meter(parameter.device.type) as meter, _Touched() as touched:
+                            meter.count(held)
+                            before = meter.live
+                            type(trial).step(trial)
+                except DataDependentOutputException:
+                    raise
+                except Exception as error:  # of any kind: it may be the caller's code
+                    raise cannot_step(self.optimizer, error, stepping=True) from error
+            state = trial.state[like]
+            large = states_in(state)
+            scalars = [one for one in tensors_of(state) if one.dim() == 0 and one.device.type == parameter.device.type]
+            workspace = max(0, meter.peak - before) + distinct_bytes(scalars)
+            return Update(0, distinct_bytes(large), workspace, touched.nbytes, touched.calls)
+
+    def _parameter(self, place: int) -> tuple[torch.Tensor, dict[str, Any]]:
+        for group in self.optimizer.param_groups:
+            if place < len(group["params"]):
+                return group["params"][place], group
+            place -= len(group["params"])
+        raise InvalidInputError("the optimizer has fewer parameters than when the step was planned; plan again")
+
+    # What generated code calls, and what is called around it.
+
+    @property
+    def parameters(self) -> set[int]:
+        """What it updates, by identity."""
+        return set(self._places)
+
+    def copy(self) -> Updates:
+        """Of a copy of the optimiser for the same parameters, with states of its own, all on the device.
+
+        Parameters that have none get those of a first step.
+        """
+        memo: dict[int, Any] = {id(one): one for one in trained_by(self.optimizer)}
+        made = Updates(copy.deepcopy(self.optimizer, memo))
+        made.planned = self.planned
+        groups = made.optimizer.param_groups
+        for place, one in enumerate(trained_by(self.optimizer)):
+            state = made.optimizer.state
+            if place in self._travels:
+                self._travels[place].show_on_device(state[one])
+            elif place in self.planned and not state.get(one):  # as after a step
+                like = torch.nn.Parameter(one.detach().clone())
+                like.grad = torch.full_like(like, _SMALL)
+                made.optimizer.param_groups = [{**self._parameter(place)[1], "params": [like]}]
+                made.optimizer.step()
+                state[one] = state.pop(like, {})
+        made.optimizer.param_groups = groups
+        return made
+
+    def after(self, model: torch.nn.Module) -> dict[str, torch.Tensor]:
+        """Copies of the parameters and of their states as they are, by names of both."""
+        found: dict[str, torch.Tensor] = {}
+        self.home()
+        for name, one in model.named_parameters():
+            if id(one) in self._places:
+                found[f"parameter {name}"] = one.detach().clone()
+                state = self.optimizer.state.get(one, {})
+                found |= {f"{k} of {name}": v.clone() for k, v in state.items() if isinstance(v, torch.Tensor)}
+        return found
+
+    def begin(self, border: Mapping[int, str]) -> None:
+        """Bring states to where they are between two steps of a plan."""
+        for place, travelling in [*self._travels.items()]:
+            if border.get(place, "device") == "device" or travelling.strange(self._state(place)):
+                self.home(place)
+            elif border[place] == "both":
+                travelling.prefetch()
+            else:
+                travelling.drop()
+        for place, where in border.items():
+            if where == "host" and place not in self._travels:
+                self.offload(place)
+                self.free(place)
+
+    def home(self, place: int | None = None) -> None:
+        """Bring states back to the device: of one parameter, or all."""
+        for one in [*self._travels] if place is None else [place]:
+            self._travels.pop(one).home(self._state(one))
+
+    def on_device(self) -> Iterator[torch.Tensor]:
+        """The states in the plan that are on the device."""
+        for place in self.planned:
+            if place in self._travels:
+                yield from self._travels[place].on_device()
+            else:
+                yield from states_in(self._state(place))
+
+    def _state(self, place: int) -> dict[str, Any]:
+        return self.optimizer.state.get(self._parameter(place)[0], {})
+
+    def update(self, place: int, gradient: torch.Tensor) -> None:
+        """Let the optimiser step one parameter."""
+        if self._dry:
+            return
+        if (travelling := self._travels.get(place)) is not None:
+            travelling.arrive(self._state(place))
+            del self._travels[place]
+        parameter, group = self._parameter(place)
+        groups = self.optimizer.param_groups
+        alone = {**group, "params": [parameter]}
+        try:
+            self.optimizer.param_groups = [alone]
+            parameter.grad = gradient
+            with torch.autocast(parameter.device.type, enabled=False):
+                self.optimizer.step()
+        finally:
+            self.optimizer.param_groups = groups
+            parameter.grad = None
+
+    def offload(self, place: int) -> None:
+        """Begin to copy states to the host."""
+        state = self._state(place)
+        if not self._dry and states_in(state):
+            self._travels[place] = travelling = Travelling()
+            travelling.offload(state)
+
+    def free(self, place: int) -> None:
+        """From now on states are on the host alone."""
+        if place in self._travels:
+            self._travels[place].free(self._state(place))
+
+    def prefetch(self, place: int) -> None:
+        """Begin to copy states back."""
+        if place in self._travels:
+            self._travels[place].prefetch()
+
+
+_KNOWN = weakref.WeakValueDictionary()
+_TRAVELS = weakref.WeakKeyDictionary()
+
+
+# What generated code calls, of the optimiser with a serial number, for the parameter at a place.
+
+
+def update(serial: int, place: int, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+    _KNOWN[serial].update(place, gradient)
+
+
+def offload(serial: int, place: int) -> None:
+    _KNOWN[serial].offload(place)
+
+
+def free(serial: int, place: int) -> None:
+    _KNOWN[serial].free(place)
+
+
+def prefetch(serial: int, place: int) -> None:
+    _KNOWN[serial].prefetch(place)
+
+
+TRAVEL = {"offload": offload, "free": free, "prefetch": prefetch}
+"""By the verb of a step, what moves states."""
+
+
+class _Touched(TorchDispatchMode):
+    """Counts operations, and the bytes that they read and write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nbytes = self.calls = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        found = pytree.tree_leaves((args, kwargs, out))
+        self.nbytes += sum(one.nbytes for one in found if isinstance(one, torch.Tensor))
+        self.calls += 1
+        return out
+
+
+def _copied(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: one for name, one in group.items() if name != "params"}
+
+
+def _examples(node: fx.Node) -> list[torch.Tensor]:
+    return tensors_of(node.meta.get("val"))

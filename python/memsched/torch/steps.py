@@ -1,0 +1,221 @@
+"""Planning whole steps: forward, loss and backward are captured together, with the updates if asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from memsched._core import Graph
+from memsched.errors import InvalidInputError
+from memsched.problems.budget import parse_memory, slowest, warn_if_slow
+from memsched.problems.family import GraphFamily
+from memsched.study.auto import plan as plan_problem
+from memsched.support.arguments import public
+from memsched.support.documents import Document
+from memsched.torch.batches import narrowed, split_batch, told_of
+from memsched.torch.compiled.as_graph import state_name
+from memsched.torch.compiled.look import Look, Loss, check_call, device_of, look, options_of
+from memsched.torch.compiled.options import Options, device_for
+from memsched.torch.compiled.plan import (
+    Timed,
+    adopted,
+    described,
+    key_of_step,
+    plan_and_document,
+    timed,
+)
+from memsched.torch.compiled.updates import Updates, updates_of
+from memsched.torch.errors import CaptureError, told
+from memsched.torch.step_plan import StepPlan
+
+
+@public
+def plan_step(
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    loss: Loss | None = None,
+    *,
+    budget: str | int,
+    device: str = "here",
+    planner: str = "auto",
+    optimizer: torch.optim.Optimizer | int | None = None,
+    bandwidth: str | float | None = None,
+    host_memory: str | int | None = None,
+    reserve: str | int = 0,
+    rounds: bool = False,
+    time_limit: float | None = None,
+    update: bool = False,
+) -> StepPlan:
+    """Fit a training step, forward and loss and backward, into a memory budget.
+
+    As `memsched.torch.plan`, but the loss is captured with the model, and the step is called as a whole. So the planner
+    `olla` orders all of it, and with `rounds=True` a plan may split the batch along dimension 0 of all inputs, if the
+    planner does so (modnn, vdnn_plus). The parts run one after the other, and their gradients add up. The loss is taken
+    to be a mean over the batch. Batch normalisation then sees each part on its own, so that its results are not those
+    of the whole batch.
+
+    With `update=True`, the step also updates the parameters, each as soon as nothing reads it any more and its gradient
+    is there. So there is never memory for all gradients at once, and the optimiser's states may travel: where there is
+    a link, the plan keeps states on the host between steps and fetches each for its update. This is the whole step of
+    OLLA (section 4.3 of its paper) with offloading.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        In training mode, on the device to train on.
+    args : sequence
+        Inputs of the shapes and dtypes to train with. Call under the autocast to train with.
+    loss : callable, optional
+        From the model's output to a scalar. By default the model returns its loss.
+    budget, device, optimizer, bandwidth, host_memory, reserve, time_limit
+        As `memsched.torch.plan` takes them.
+    planner : str
+        "auto" or one of the planners for graphs.
+    rounds : bool
+        The batch may be split.
+    update : bool
+        The step updates the parameters by `optimizer`, one of torch.optim whose updates do not depend on each other.
+        Clipping of gradients by their common norm, or a GradScaler, cannot come between.
+
+    Returns
+    -------
+    StepPlan
+
+    Raises
+    ------
+    InfeasibleError
+        The budget is too small; `.min_memory` is the smallest feasible one.
+    CaptureError
+        The step looks at values of tensors, or a part of it cannot be captured.
+    InvalidInputError
+        The model is in eval mode, or an option cannot be right.
+
+    Examples
+    --------
+    >>> import torch, memsched.torch
+    >>> model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh()) for _ in range(8)))
+    >>> x = torch.randn(256, 64)
+    >>> plan = memsched.torch.plan_step(
+    ...     model, (x,), lambda out: out.square().mean(), budget="50%", device="v100:pcie3", planner="swap_opt"
+    ... )
+    >>> plan.result.peak_memory <= plan.result.schedule.budget
+    True
+    >>> loss = plan.step(x)
+    >>> plan.verify(x).peak_memory <= plan.result.schedule.budget
+    True
+    """
+    check_call(model, args)
+    loss = _own_loss if loss is None else loss
+    if not isinstance(rounds, bool):
+        raise InvalidInputError(f"rounds is {rounds!r}; give True or False: the planner decides how many there are")
+    updates = updates_of(model, optimizer, update=update, rounds=rounds, planner=planner) if update else None
+    options = options_of(
+        model,
+        budget=budget,
+        device=device,
+        planner=planner,
+        bandwidth=bandwidth,
+        host_memory=host_memory,
+        reserve=reserve,
+        time_limit=time_limit,
+        optimizer=optimizer,
+    )
+    with told(model, args, loss=loss):
+        steps = _Steps(model, tuple(args), loss, options, updates)
+        return steps.planned_in_rounds() if rounds else steps.planned()
+
+
+def _own_loss(result: Any) -> torch.Tensor:
+    if not isinstance(result, torch.Tensor) or result.numel() != 1:
+        raise InvalidInputError("the model returns no loss, which is one number as a tensor; give loss=lambda out: ...")
+    return result
+
+
+class _Steps:
+    """The step of a model at any size of the batch."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        args: tuple[Any, ...],
+        loss: Loss,
+        options: Options,
+        updates: Updates | None = None,
+    ) -> None:
+        self._model, self._args, self._loss, self._options, self._updates = model, args, loss, options, updates
+        self._name = type(model).__name__
+        self._timed: dict[int, Timed] = {}
+        self._looks: dict[int, Look] = {}
+
+    def planned(self) -> StepPlan:
+        """Of the whole batch at once."""
+        seen = self._look(self._args)
+        made, document = plan_and_document(seen.visits, seen.returns, seen.resident, self._options, name=self._name)
+        key = key_of_step(made.result.graph, self._options, device_of(self._model))
+        operations = seen.visits[0].joint.operations
+        travelling = {state_name(op): op.update.place for op in operations if op.update is not None}
+        known = {key: document}
+        given = self._model, self._loss, self._args, self._options
+        return StepPlan(*given, made.result, made, known, self._updates, travelling)
+
+    def planned_in_rounds(self) -> StepPlan:
+        """Of a batch that may be split."""
+        family = self._family()
+        memory = parse_memory(self._options.budget, family, "the budget")
+        options = replace(self._options, budget=memory)
+        device = device_for(memory, self._timed[family.batch].link, options)
+        warn_if_slow(family, slowest(device), "bandwidth")
+        result = plan_problem(family, device=device, planner=options.planner, time_limit=options.time_limit)
+        known: dict[str, Document] = {}
+        for batch, _ in result.schedule.rounds:
+            found = self._timed[batch]
+            document = {**found.facts, **described(result)}
+            known[key_of_step(found.graph, options, device_of(self._model))] = document
+            made = adopted(found.graph, document, memory, self._looks[batch].resident)
+        return StepPlan(self._model, self._loss, self._args, options, result, made, known)
+
+    def _family(self) -> GraphFamily:
+        """All batches; where a single sample runs other operations than many, the equal parts that run the same."""
+        family = GraphFamily(self._graph_at, split_batch(self._args))
+        parts = [batch for batch in range(1, family.batch + 1) if family.batch % batch == 0]
+        if family.batch == 1 or _is_in(family, 1):
+            return family
+        graphs = [family.at(batch) for batch in parts if _is_in(family, batch)]
+        document = {**family.to_json(), "graphs": [graph.to_json() for graph in reversed(graphs)]}
+        return GraphFamily.from_json(document)
+
+    def _look(self, args: tuple[Any, ...]) -> Look:
+        optimizer = self._updates.optimizer if self._updates is not None else None
+        seen = look(self._model, args, {}, self._options, loss=self._loss, within=True, optimizer=optimizer)
+        if seen.unplanned:
+            raise CaptureError(f"a part of the step cannot be planned: {seen.unplanned[0]}")
+        if optimizer is not None and len(seen.visits) > 1:
+            raise CaptureError(
+                f"the step is captured in {len(seen.visits)} graphs, and with update=True it must be one: remove what "
+                "breaks it, or plan with update=False"
+            )
+        return seen
+
+    def _graph_at(self, batch: int) -> Graph:
+        if batch not in self._timed:
+            with told_of(batch, split_batch(self._args)):  # such as a normalisation of one sample
+                seen = self._look(narrowed(self._args, 0, batch))
+            learning = [leaf for leaf in pytree.tree_leaves(self._args) if getattr(leaf, "requires_grad", False)]
+            # Beside the gradient of a whole input, that of a part is as large for a moment.
+            gathered = sum(visit.gradient_bytes for visit in seen.visits) + 2 * sum(one.nbytes for one in learning)
+            self._looks[batch] = replace(seen, resident=replace(seen.resident, gradients=gathered))
+            held = self._looks[batch].resident
+            self._timed[batch] = timed(seen.visits, seen.returns, held, self._options, self._name)
+        return Graph.from_json({**self._timed[batch].graph.to_json(), "batch": batch})
+
+
+def _is_in(family: GraphFamily, batch: int) -> bool:
+    try:
+        family.at(batch)
+    except (InvalidInputError, CaptureError):
+        return False
+    return True

@@ -1,0 +1,340 @@
+"""Whole steps: the optimiser's updates are operations of the plan, and its states travel."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import memsched as ms
+import memsched.torch as mt
+from memsched.errors import InfeasibleError, InvalidInputError
+from memsched.torch import CaptureError, StepPlan
+from memsched.torch.steady import steady
+
+V100 = "v100:pcie3"
+Make = Callable[[Any], torch.optim.Optimizer]
+
+TOGETHER = ("LBFGS", "SparseAdam")
+CLASSES = sorted(
+    name
+    for name, one in vars(torch.optim).items()
+    if isinstance(one, type) and issubclass(one, torch.optim.Optimizer) and one is not torch.optim.Optimizer
+)
+
+
+def loss(out: torch.Tensor) -> torch.Tensor:
+    return out.float().square().mean()
+
+
+def mlp(layers: int = 4, width: int = 24) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(layers)))
+
+
+def cnn() -> nn.Module:
+    torch.manual_seed(0)
+    parts = [nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 3, padding=1), nn.ReLU()]
+    return nn.Sequential(*parts, nn.Dropout(0.2), nn.Flatten(), nn.Linear(16 * 64, 10))
+
+
+class Tied(nn.Module):
+    """Reads a weight twice, leaves one out, and has one that nobody trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(40, 16)
+        self.middle = nn.Linear(16, 16)
+        self.frozen = nn.Linear(16, 16).requires_grad_(False)
+        self.unused = nn.Linear(16, 16)
+        self.norm = nn.LayerNorm(16)
+
+    def forward(self, tokens: torch.Tensor) -> Any:
+        x = self.table(tokens)
+        x = x + self.frozen(torch.nn.functional.gelu(self.middle(x)))
+        return self.norm(x) @ self.table.weight.t()
+
+
+def planned(
+    model: nn.Module, x: torch.Tensor, optimizer: torch.optim.Optimizer, budget: Any = "0%", link: Any = "12GB/s"
+) -> StepPlan:
+    """With the budget, or the least that has a plan."""
+
+    def within(given: Any) -> StepPlan:
+        more = {"device": V100, "bandwidth": link, "optimizer": optimizer}
+        return mt.plan_step(model, (x,), loss, budget=given, update=True, **more)
+
+    try:
+        return within(budget)
+    except InfeasibleError as error:
+        return within(error.min_memory)
+
+
+def same(model: nn.Module, other: nn.Module, optimizer: Any, plain: Any) -> None:
+    for (name, a), b in zip(model.named_parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b), name
+        assert (a.grad is None) == (b.grad is None), name
+    for (name, a), b in zip(model.named_buffers(), other.buffers(), strict=True):
+        assert torch.equal(a, b), name
+    found, wanted = optimizer.state_dict()["state"], plain.state_dict()["state"]
+    assert found.keys() == wanted.keys()
+    for key, state in wanted.items():
+        assert found[key].keys() == state.keys()
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor):
+                assert torch.equal(found[key][name], value), (key, name)
+            else:
+                assert found[key][name] == value, (key, name)
+
+
+def plain_step(model: nn.Module, x: torch.Tensor, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+    found = loss(model(x))
+    found.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return found.detach()
+
+
+def counted_of(plan: StepPlan) -> int:
+    """Its peak without what no meter sees."""
+    return plan.peak_memory - plan.plan.resident.random - plan.plan.resident.updates
+
+
+def trains_alike(
+    model: nn.Module, x: torch.Tensor, make: Make, budget: Any = "0%", link: Any = "12GB/s", stepped: bool = False
+) -> StepPlan:
+    """Three steps of a plan beside three plain ones, and what `verify` says."""
+    other = copy.deepcopy(model)
+    optimizer, plain = make(model.parameters()), make(other.parameters())
+    for one in ((model, optimizer), (other, plain)) if stepped else ():
+        plain_step(one[0], x, one[1])
+    plan = planned(model, x, optimizer, budget, link)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # none exceeds the budget
+        for step in range(3):
+            torch.manual_seed(step)
+            found = plan.step(x)
+            torch.manual_seed(step)
+            assert torch.equal(found, plain_step(other, x, plain))
+            same(model, other, optimizer, plain)
+    verified = plan.verify(x)
+    same(model, other, optimizer, plain)
+    assert verified.reordered is None
+    assert 0.99 * counted_of(plan) <= verified.peak_memory <= plan.result.schedule.budget
+    return plan
+
+
+def of_class(name: str) -> Make:
+    options = {"momentum": 0.9} if name in ("SGD", "RMSprop") else {}
+    if name == "Muon":  # for matrices
+        return lambda parameters: torch.optim.Muon([one for one in parameters if one.dim() == 2], lr=1e-2)
+    return lambda parameters: getattr(torch.optim, name)(parameters, lr=1e-2, **options)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in ("AdamW", "Adafactor") else pytest.mark.slow) for n in CLASSES]
+)
+def test_every_optimizer_trains_as_ever_or_is_refused(name: str) -> None:
+    """Those of torch.optim, which a new release may add to."""
+    if name in TOGETHER:
+        with pytest.raises(InvalidInputError, match=f"optimizer is {name}, whose updates may depend on each other"):
+            planned(mlp(), torch.randn(8, 24), of_class(name)(mlp().parameters()))
+        return
+    stepped = name == "Adafactor"  # which asks for values, so that its first step cannot be looked at
+    plan = trains_alike(mlp(), torch.randn(8, 24), of_class(name), stepped=stepped)
+    states = [one for one in plan.result.graph.tensors if one["role"] == "persistent" and one["size"]]
+    assert states or name == "Adafactor"  # its states are small
+    assert plan.result.timeline.bytes_out > 0 or name == "Adafactor"
+
+
+@pytest.mark.parametrize("link", [0, "12GB/s"])
+@pytest.mark.parametrize("budget", ["0%", pytest.param("60%", marks=pytest.mark.slow), "100%"])
+def test_a_cnn_with_dropout_and_statistics(budget: str, link: Any) -> None:
+    trains_alike(cnn(), torch.randn(4, 3, 8, 8), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), budget, link)
+
+
+def test_tied_frozen_and_unused_weights() -> None:
+    trains_alike(Tied(), torch.randint(0, 40, (4, 8)), lambda p: torch.optim.AdamW(p, lr=0.01))
+
+
+@pytest.mark.slow
+def test_weights_in_half_precision() -> None:
+    trains_alike(mlp().bfloat16(), torch.randn(8, 24).bfloat16(), lambda p: torch.optim.Adam(p, lr=0.01))
+
+
+def test_groups_and_a_scheduler() -> None:
+    """Each group has its options, which a scheduler changes; what is in no group keeps its gradient."""
+
+    def make(model: nn.Module) -> tuple[torch.optim.Optimizer, Any]:
+        first, second, *_ = model.children()
+        groups = [{"params": first.parameters(), "lr": 0.5}, {"params": second.parameters(), "weight_decay": 0.1}]
+        optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+        return optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    model, x = mlp(), torch.randn(8, 24)
+    other = copy.deepcopy(model)
+    (optimizer, scheduler), (plain, plain_scheduler) = make(model), make(other)
+    plan = planned(model, x, optimizer)
+    for _ in range(3):
+        plan.step(x)
+        scheduler.step()
+        loss(other(x)).backward()
+        plain.step()
+        plain.zero_grad()
+        plain_scheduler.step()
+        same(model, other, optimizer, plain)
+    assert model[3][0].weight.grad is not None
+
+
+def test_states_can_be_saved_and_loaded_between_steps() -> None:
+    make: Make = lambda p: torch.optim.AdamW(p, lr=0.01)  # noqa: E731
+    model, x = mlp(), torch.randn(8, 24)
+    optimizer = make(model.parameters())
+    plan = planned(model, x, optimizer)
+    assert "host" in plan.result.schedule.border.values()
+    plan.step(x)
+    kept = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    plan.step(x)
+    after = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    model.load_state_dict(kept[0])
+    optimizer.load_state_dict(kept[1])
+    plan.step(x)
+    for name, one in model.state_dict().items():
+        assert torch.equal(one, after[0][name]), name
+    other = mlp()
+    plain = make(other.parameters())
+    other.load_state_dict(after[0])
+    plain.load_state_dict(after[1])
+    same(model, other, optimizer, plain)
+
+
+def test_plans_of_one_optimizer_share_its_states() -> None:
+    """A plan took states for its own that another had on the host, and exceeded its budget."""
+    model, x = mlp(), torch.randn(8, 24)
+    other = copy.deepcopy(model)
+    make: Make = lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)  # noqa: E731
+    optimizer, plain = make(model.parameters()), make(other.parameters())
+    plans = [planned(model, x, optimizer, budget) for budget in ("100%", "0%", "50%")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for plan in (*plans, *reversed(plans), *plans):
+            plan.step(x)
+            plain_step(other, x, plain)
+            same(model, other, optimizer, plain)
+    plans[1].step(x)
+    plain_step(other, x, plain)
+    plans[1].bring_back()
+    plain_step(model, x, optimizer)
+    plain_step(other, x, plain)
+    same(model, other, optimizer, plain)
+
+
+@pytest.mark.parametrize("make", [lambda p: torch.optim.SGD(p, lr=0.1), lambda p: torch.optim.AdamW(p, lr=0.1)])
+def test_the_executed_step_holds_the_least_peak_of_any_order(make: Make) -> None:
+    """At batch 1, where gradients and states are most of the memory."""
+    model, x = cnn(), torch.randn(1, 3, 8, 8)
+    optimizer = make(model.parameters())
+    at_ease = planned(model, x, optimizer, "100%", link=0)
+    least = ms.order(at_ease.problem)
+    assert least.optimal
+    plan = planned(model, x, optimizer, least.peak_memory, link=0)
+    assert plan.peak_memory <= least.peak_memory
+    assert 0.99 * counted_of(plan) <= plan.verify(x).peak_memory <= least.peak_memory
+    every = steady(model, (x,), {}, optimizer, loss)
+    assert plan.peak_memory < max(every.peak_forward_backward, every.peak_update)
+
+
+def test_a_step_that_was_interrupted_can_be_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = mlp(), torch.randn(8, 24)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    plan = planned(model, x, optimizer)
+    plan.step(x)
+    steps = type(optimizer).step
+    calls: list[int] = []
+
+    def interrupted(self: Any, *args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return steps(self, *args)
+
+    monkeypatch.setattr(type(optimizer), "step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        plan.step(x)
+    monkeypatch.undo()
+    assert len(optimizer.param_groups[0]["params"]) == 8
+    assert all(one.grad is None for one in model.parameters())
+    other = copy.deepcopy(model)
+    plain = torch.optim.AdamW(other.parameters(), lr=0.01)
+    plain.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    plan.step(x)
+    plain_step(other, x, plain)
+    same(model, other, optimizer, plain)
+
+
+class Broken(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(24, 24), nn.Linear(24, 24)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        x = torch.tanh(self.first(x))
+        torch._dynamo.graph_break()
+        return torch.tanh(self.second(x))
+
+
+class Own(torch.optim.SGD):
+    pass
+
+
+def test_what_cannot_be_a_part_of_the_step_is_refused() -> None:
+    model, x = mlp(), torch.randn(8, 24)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def refused(match: str, kind: type[Exception] = InvalidInputError, **options: Any) -> None:
+        given = {"budget": "100%", "device": V100, "optimizer": sgd, "update": True, "model": model, **options}
+        with pytest.raises(kind, match=match):
+            mt.plan_step(given.pop("model"), (x,), loss, **given)
+
+    refused("update is 'yes'; give True or False", update="yes")
+    refused("update is True and optimizer is None", optimizer=None)
+    refused("update is True and optimizer is 4096", optimizer=4096)
+    refused("optimizer is Own, whose updates may depend", optimizer=Own(model.parameters(), lr=0.1))
+    refused("update is True and rounds is True", rounds=True)
+    refused("update is True and planner is 'pooch'", planner="pooch")
+    different = torch.optim.Adam(model.parameters(), differentiable=True)
+    refused("make it with differentiable=False", optimizer=different)
+    other = torch.optim.SGD(mlp(5, 16).parameters(), lr=0.1)
+    refused("built for another model", optimizer=other)
+    broken = Broken()
+    refused(
+        "captured in 3 graphs",
+        CaptureError,
+        model=broken,
+        optimizer=torch.optim.SGD(broken.parameters(), lr=0.1),
+    )
+    hook = sgd.register_step_pre_hook(lambda *_: None)
+    refused("also calls <lambda>")
+    hook.remove()
+    handle = model[0][0].weight.register_hook(lambda one: one)
+    refused("0.0.weight has a hook for its gradient")
+    handle.remove()
+    plan = mt.plan_step(model, (x,), loss, budget="100%", device=V100, optimizer=sgd, update=True)
+    loss(model(x)).backward()
+    with pytest.raises(InvalidInputError, match=r"0.0.weight has a gradient from before.*zero_grad"):
+        plan.step(x)
+    sgd.zero_grad()
+    plan.step(x)
+
+
+def test_the_report_tells_of_states() -> None:
+    model, x = mlp(), torch.randn(8, 24)
+    report = planned(model, x, torch.optim.AdamW(model.parameters())).report()
+    assert "states           18.8 KiB of the optimiser" in report
+    assert "of them on the host between steps" in report
