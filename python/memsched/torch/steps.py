@@ -122,7 +122,7 @@ def plan_step(
         host_memory=host_memory,
         reserve=reserve,
         time_limit=time_limit,
-        optimizer=optimizer,
+        optimizer=optimizer if updates is None else updates.state_bytes,
     )
     with told(model, args, loss=loss):
         steps = _Steps(model, tuple(args), loss, options, updates)
@@ -157,7 +157,8 @@ class _Steps:
         made, document = plan_and_document(seen.visits, seen.returns, seen.resident, self._options, name=self._name)
         key = key_of_step(made.result.graph, self._options, device_of(self._model))
         operations = seen.visits[0].joint.operations
-        travelling = {state_name(op): op.update.place for op in operations if op.update is not None}
+        updates = ((op, op.update) for op in operations if op.update is not None)
+        travelling = {state_name(op): one.place for op, one in updates if one.state}
         known = {key: document}
         given = self._model, self._loss, self._args, self._options
         return StepPlan(*given, made.result, made, known, self._updates, travelling)

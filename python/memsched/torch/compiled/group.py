@@ -138,7 +138,8 @@ class Group:
         if not self._calls and unit.versions[self._planned[path]].plan is not None:
             states = list(self.updates.on_device()) if self.updates is not None else ()
             count(states)
-            self.watch.begin((path, self._planned[path]), unit.joint.device, args, states)
+            if self.updates is None or self.updates.settled:
+                self.watch.begin((path, self._planned[path]), unit.joint.device, args, states)
         self._more += more
         place = Place(path, self._planned[path], path in self._known)
         if place.known and not more:

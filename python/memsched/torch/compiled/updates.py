@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -29,7 +29,7 @@ from memsched.torch.compiled.states import Travelling, states_in
 from memsched.torch.meter import Meter
 from memsched.torch.module_state import generators_unchanged
 from memsched.torch.nests import tensors_of
-from memsched.torch.optimizer_state import cannot_step, check_step, distinct_bytes, trained_by
+from memsched.torch.optimizer_state import cannot_step, check_owner, check_step, distinct_bytes, trained_by
 
 _SERIAL = itertools.count()
 _SMALL = 1e-3  # a gradient
@@ -69,6 +69,7 @@ def updates_of(model: torch.nn.Module, optimizer: Any, *, update: Any, rounds: b
             "update is True and the model is under DistributedDataParallel, which adds up gradients after the step has "
             "used them; plan with update=False"
         )
+    check_owner(optimizer, model)
     check_step(optimizer)
     updates = Updates(optimizer)
     check_parameters(model, updates)
@@ -150,8 +151,12 @@ class Updates:
         """What the update of a parameter takes, from two of its like without data: the first makes the state."""
         try:
             return self._stepped(parameter, group, FakeTensorMode(allow_non_fake_inputs=True))
-        except DataDependentOutputException:  # it asks for values, as Adafactor does
+        except Exception:  # of any kind: it asks for values, as Adafactor does, or mixes such tensors with others
+            pass
+        try:
             return self._stepped(parameter, group, nullcontext())
+        except Exception as error:
+            raise cannot_step(self.optimizer, error, stepping=True) from error
 
     def _stepped(self, parameter: torch.Tensor, group: Mapping[str, Any], mode: AbstractContextManager[Any]) -> Update:
         with unset_fake_temporarily(), optimizer_hooks_aside(), generators_unchanged():
@@ -162,23 +167,18 @@ class Updates:
                 kind: Any = {"dtype": parameter.dtype, "device": parameter.device}
                 like = torch.nn.Parameter(torch.empty_strided(size, stride, **kind).fill_(1.0))
                 trial.param_groups = [{**_copied(group), "params": [like]}]
-                try:
-                    for _ in range(2):
-                        like.grad = torch.empty_strided(size, stride, **kind).fill_(_SMALL)
-                        held = [like, like.grad, *states_in(trial.state[like])]
-                        with Meter(parameter.device.type) as meter, _Touched() as touched:
-                            meter.count(held)
-                            before = meter.live
-                            type(trial).step(trial)
-                except DataDependentOutputException:
-                    raise
-                except Exception as error:  # of any kind: it may be the caller's code
-                    raise cannot_step(self.optimizer, error, stepping=True) from error
+                for _ in range(2):
+                    like.grad = torch.empty_strided(size, stride, **kind).fill_(_SMALL)
+                    held = [like, like.grad, *states_in(trial.state[like])]
+                    with Meter(parameter.device.type) as meter, _Touched() as touched:
+                        meter.count(held)
+                        before = meter.live
+                        type(trial).step(trial)
             state = trial.state[like]
             large = states_in(state)
             scalars = [one for one in tensors_of(state) if one.dim() == 0 and one.device.type == parameter.device.type]
-            workspace = max(0, meter.peak - before) + distinct_bytes(scalars)
-            return Update(0, distinct_bytes(large), workspace, touched.nbytes, touched.calls)
+            numbers, workspace = distinct_bytes(scalars), max(0, meter.peak - before)
+            return Update(0, distinct_bytes(large), numbers, workspace + numbers, touched.nbytes, touched.calls)
 
     def _parameter(self, place: int) -> tuple[torch.Tensor, dict[str, Any]]:
         for group in self.optimizer.param_groups:
@@ -193,6 +193,24 @@ class Updates:
     def parameters(self) -> set[int]:
         """What it updates, by identity."""
         return set(self._places)
+
+    @property
+    def settled(self) -> bool:
+        """Whether all states in the plan are there: the first step makes them."""
+        return all(states_in(self._state(place)) for place in self.planned)
+
+    @property
+    def state_bytes(self) -> int:
+        """Of the states of all parameters, once they are there."""
+        found = 0
+        for place, one in enumerate(trained_by(self.optimizer)):
+            if (state := self._state(place)) or not one.requires_grad:
+                there = (k for k in tensors_of(state) if k.dim() > 0 or k.device.type == one.device.type)
+                found += distinct_bytes(there)
+            else:
+                update = self._update(place)
+                found += update.state + update.numbers
+        return found
 
     def copy(self) -> Updates:
         """Of a copy of the optimiser for the same parameters, with states of its own, all on the device.
