@@ -251,23 +251,22 @@ def test_the_executed_step_holds_the_least_peak_of_any_order(make: Make) -> None
 
 
 def test_a_step_that_was_interrupted_can_be_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, left = torch.optim.AdamW.step, [1000]
+
+    def interrupted(self: Any, *args: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        return steps(self, *args)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", interrupted)
     model, x = mlp(), torch.randn(8, 24)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     plan = planned(model, x, optimizer)
     plan.step(x)
-    steps = type(optimizer).step
-    calls: list[int] = []
-
-    def interrupted(self: Any, *args: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        return steps(self, *args)
-
-    monkeypatch.setattr(type(optimizer), "step", interrupted)
+    left[0] = 4
     with pytest.raises(KeyboardInterrupt):
         plan.step(x)
-    monkeypatch.undo()
     assert len(optimizer.param_groups[0]["params"]) == 8
     assert all(one.grad is None for one in model.parameters())
     other = copy.deepcopy(model)

@@ -8,6 +8,7 @@ are tensors of the optimiser, too, so that it can be saved at any time between t
 from __future__ import annotations
 
 import copy
+import inspect
 import itertools
 import weakref
 from collections import defaultdict
@@ -24,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from memsched.errors import InvalidInputError, shown
 from memsched.torch.compiled.joint import UPDATE, Update, address
-from memsched.torch.compiled.private import optimizer_hooks_aside, unset_fake_temporarily
+from memsched.torch.compiled.private import is_autocast_on, optimizer_hooks_aside, unset_fake_temporarily
 from memsched.torch.compiled.states import Travelling, states_in
 from memsched.torch.meter import Meter
 from memsched.torch.module_state import generators_unchanged
@@ -101,10 +102,15 @@ class Updates:
     def __init__(self, optimizer: torch.optim.Optimizer, *, dry: bool = False) -> None:
         self.optimizer = optimizer
         self._dry = dry
-        self._places = {id(one): k for k, one in enumerate(trained_by(optimizer))}
+        groups = enumerate(optimizer.param_groups)
+        self._trained = [(k, one) for k, group in groups for one in group["params"]]  # with the numbers of their groups
+        self._places = {id(one): place for place, (_, one) in enumerate(self._trained)}
         self.planned: set[int] = set()  # places whose states are tensors of the plan
         self._travels = _TRAVELS.setdefault(optimizer, {})
         self._seen: dict[Any, Update] = {}
+        # PyTorch's own wrappers take longer than the update of a small parameter. The first of a step goes through
+        # them, so that a scheduler sees that there was one.
+        self._step, self._told = inspect.unwrap(type(optimizer).step), False
         self._serial = next(_SERIAL)
         _KNOWN[self._serial] = self
 
@@ -181,11 +187,8 @@ class Updates:
             return Update(0, distinct_bytes(large), numbers, workspace + numbers, touched.nbytes, touched.calls)
 
     def _parameter(self, place: int) -> tuple[torch.Tensor, dict[str, Any]]:
-        for group in self.optimizer.param_groups:
-            if place < len(group["params"]):
-                return group["params"][place], group
-            place -= len(group["params"])
-        raise InvalidInputError("the optimizer has fewer parameters than when the step was planned; plan again")
+        number, parameter = self._trained[place]
+        return parameter, self.optimizer.param_groups[number]
 
     # What generated code calls, and what is called around it.
 
@@ -246,7 +249,8 @@ class Updates:
         return found
 
     def begin(self, border: Mapping[int, str]) -> None:
-        """Bring states to where they are between two steps of a plan."""
+        """Before a step: bring states to where they are between two steps of a plan."""
+        self._told = False
         for place, travelling in [*self._travels.items()]:
             if border.get(place, "device") == "device" or travelling.strange(self._state(place)):
                 self.home(place)
@@ -284,12 +288,16 @@ class Updates:
             del self._travels[place]
         parameter, group = self._parameter(place)
         groups = self.optimizer.param_groups
-        alone = {**group, "params": [parameter]}
+        cast = torch.autocast(parameter.device.type, enabled=False) if is_autocast_on() else nullcontext()
         try:
-            self.optimizer.param_groups = [alone]
+            self.optimizer.param_groups = [{**group, "params": [parameter]}]
             parameter.grad = gradient
-            with torch.autocast(parameter.device.type, enabled=False):
-                self.optimizer.step()
+            with cast, torch.no_grad():
+                if self._told and not group.get("fused"):
+                    self._step(self.optimizer)
+                else:
+                    self._told = True
+                    self.optimizer.step()
         finally:
             self.optimizer.param_groups = groups
             parameter.grad = None
