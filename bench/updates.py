@@ -149,15 +149,15 @@ def page(rows: Sequence[Row]) -> str:
     lines = [
         "# Updates as a part of the step",
         "",
-        "Training steps at batch 1, executed on a CPU with one thread, without a link. *Plain*: forward, backward, then "
-        "the optimiser. *Hooks*: one optimiser a parameter, which steps in a hook of its gradient: three lines of "
-        "PyTorch. *Ours*: `memsched.torch.plan_step(.., update=True)`, with everything kept, and for the peaks that "
-        "hooks were measured to have, with and without every block checkpointed.",
+        "Training steps at batch 1, on a CPU with one thread, without a link. *Plain*: forward, backward, then the "
+        "optimiser. *Hooks*: one optimiser a parameter, which steps in a hook of its gradient: three lines of PyTorch. "
+        "*Ours*: `memsched.torch.plan_step(.., update=True)`, with everything kept, and for the peaks that hooks were "
+        "measured to have, with and without every block checkpointed.",
         "",
-        "Peaks are those of a steady step, counted operation by operation, of all that the step has: parameters, states, "
-        "inputs, gradients, activations and workspaces. They are shares of the plain step's, before the slash; behind it "
-        f"is CPU time, the median of {ROUNDS} rounds in turn, as a share of the plain step's. Every plan was verified: "
-        "loss, parameters and states after a step were compared with plain PyTorch's.",
+        "Peaks are those of a steady step, counted operation by operation, of all that it has: parameters, states, "
+        "inputs, gradients, activations and workspaces. They are shares of the plain step's, before the slash. Behind "
+        f"it is CPU time, the median of {ROUNDS} rounds in turn, as a share of the plain step's. Every plan was "
+        "verified: loss, parameters and states after a step were compared with plain PyTorch's.",
         "",
         *summary(rows),
         "",
