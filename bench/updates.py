@@ -92,7 +92,7 @@ def counted(step: Callable[[], None], held: Callable[[], list[torch.Tensor]]) ->
 
 def planned(name: str, make: Any, budget: Any) -> mt.StepPlan | None:
     model, inputs = network(name)
-    options: Any = {"bandwidth": 0, "optimizer": make(model.parameters()), "update": True}
+    options: Any = {"bandwidth": 0, "optimizer": make(model.parameters()), "update": True, "planner": "selective"}
     try:
         return mt.plan_step(model, inputs, budget=budget, **options)
     except ms.InfeasibleError:

@@ -74,3 +74,28 @@ def test_an_integer_program_under_a_cap_on_memory_is_an_error(work: int, more: i
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr == ""
     assert "pip install" not in ended.stdout
+
+
+STARVED_ALGEBRA = """
+import resource
+import numpy.random
+import memsched as ms
+graph = ms.profiles.load_graph("resnet50-224-b32")
+held = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (held + (15 << 20), hard))
+try:
+    ms.autoswap(graph, "60%", "12GB/s", time_limit=1)
+except MemoryError as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+ms.autoswap(graph, "60%", "12GB/s", time_limit=1)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the cap on memory is read from /proc")
+def test_linear_algebra_under_a_cap_on_memory_is_an_error() -> None:
+    """OpenBLAS ended the process where there was no memory for its buffers."""
+    ended = subprocess.run([sys.executable, "-c", STARVED_ALGEBRA], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("linear algebra does not fit into the memory")

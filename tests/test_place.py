@@ -309,6 +309,24 @@ def test_a_capacity_not_reached_in_time_says_so() -> None:
     assert place(buffers, caught.value.min_memory, time_limit=0).height <= caught.value.min_memory
 
 
+def test_a_capacity_is_reached_where_the_height_is() -> None:
+    """The search for a capacity alone found nothing in ten seconds where 50 ms without one were enough."""
+    chance = random.Random(121)
+    count = chance.choice([30, 50, 80, 120])
+    buffers = []
+    for _ in range(count):
+        start = chance.randrange(count)
+        end = start + chance.randint(1, count // 3)
+        buffers.append(Buffer(start, end, chance.randint(1, 1000), alignment=chance.choice([1, 64])))
+    assert place(buffers, 6750, time_limit=5).height <= 6750
+
+
+def test_a_capacity_and_what_is_enough_are_told_with_as_many_digits() -> None:
+    buffers = [Buffer(0, 2, 10_000), Buffer(1, 3, 298)]
+    with pytest.raises(ms.InfeasibleError, match=r"capacity, which is 10\.05 KiB .* fit in 10\.06 KiB"):
+        place(buffers, 10_294)
+
+
 def test_progress_is_told() -> None:
     def stop(fraction: float) -> None:
         raise ZeroDivisionError

@@ -14,9 +14,11 @@ from memsched.testing import (
     brute_force,
     chains,
     devices,
+    graphs,
     instances,
     random_repeated,
     random_schedule,
+    repeated_schedules,
     schedules,
     three_partition_chain,
     two_partition_chain,
@@ -40,6 +42,13 @@ def test_other_arguments_that_cannot_be() -> None:
         (lambda: brute_force(ms.to_graph(chain), 50, 1.0), "chain is Graph"),
         (lambda: random_schedule(ms.to_graph(chain)), "chain is Graph"),
         (lambda: random_repeated(1, max_layers=0), "max_layers is 0"),
+        (lambda: random_repeated("1"), "seed is '1'"),
+        (lambda: random_schedule(chain, seed=None), "seed is None"),
+        (lambda: chains(max_stages=0), "max_stages is 0; it must be a whole number from 1"),
+        (lambda: chains(stages=3), "chains has no argument 'stages'"),
+        (lambda: graphs(max_layers=0), "max_layers is 0"),
+        (lambda: repeated_schedules(max_bytes=0), "max_bytes is 0"),
+        (lambda: instances(max_bandwidth=0), "max_bandwidth is 0"),
     ):
         with pytest.raises(ms.InvalidInputError, match=told):
             call()

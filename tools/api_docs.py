@@ -426,7 +426,7 @@ def docstring_of(node: Definition) -> str:
 
 
 def is_property(function: ast.FunctionDef) -> bool:
-    return any(ast.unparse(decorator) == "property" for decorator in function.decorator_list)
+    return any(ast.unparse(decorator) in ("property", "_Load") for decorator in function.decorator_list)
 
 
 def first_line(function: ast.FunctionDef) -> str:

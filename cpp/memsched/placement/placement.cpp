@@ -15,6 +15,7 @@ constexpr std::size_t most_quadratic = 40'000;    // buffers per part for rules 
 constexpr std::int64_t first_steps = 50'000'000;  // for the first rule, even if time is short
 constexpr std::int64_t tries_per_round = 40;
 constexpr std::int64_t passes_per_turn = 256;
+constexpr std::size_t turns_before = 2; // of the search for a capacity, each twice as long as the one before
 constexpr std::int64_t most_nodes = std::int64_t{1} << 40;
 
 struct Best {
@@ -84,78 +85,101 @@ Best first_placement(const Part& part, Pace& pace) {
 // Improves one part until it is as low as the goal or its own bound, whichever is higher. Lower is not needed.
 class Refiner {
   public:
-    Refiner(Best& best, Bytes goal, bool capped, const Progress& progress)
-        : best_(best), goal_(goal), capped_(capped), progress_(progress) {}
+    // A search, which is made when it is needed, may be lent to several.
+    Refiner(Best& best, Bytes goal, bool capped, std::optional<Search>& search, const Progress& progress)
+        : best_(best), search_(search), goal_(goal), capped_(capped), progress_(progress),
+          nodes_(3 * static_cast<std::int64_t>(best.part->size())), random_(best.part->size()) {}
 
-    bool run() { // true when told to stop
+    bool done() const { return best_.height <= aim() || (capped_ && best_.bound > goal_); }
+
+    // Each turn takes about twice as long as the one before; true when told to stop.
+    bool turn() {
         const Part& part = *best_.part;
-        std::size_t round = 0;
         const bool searches = part.size() <= most_searched && count_members(part) <= most_members;
-        std::optional<Search> search;
+        if (searches && !search_) {
+            search_.emplace(part);
+        }
         const std::vector<Order> orders = search_orders();
-        std::mt19937_64 random(part.size());
-        for (std::int64_t nodes = 3 * static_cast<std::int64_t>(part.size()); !done();
-             nodes = std::min(2 * nodes, most_nodes), ++round) {
-            if (searches && !search) {
-                search.emplace(part);
-            }
-            for (std::size_t k = 0; search && k < orders.size() && !done(); ++k) {
-                ask(*search, orders[k], aim(), nodes);
-                if (!capped_ && !done()) { // between halfway down and just below the current height
-                    const Bytes gap = best_.height - aim();
-                    ask(*search, orders[k], best_.height - std::max<Bytes>(1, gap >> (1 + (round + k) % 8)), nodes);
-                    if (squeeze(random)) {
-                        return true;
-                    }
-                }
-                if (progress_.tick(0)) {
+        for (std::size_t k = 0; searches && k < orders.size() && !done(); ++k) {
+            ask(orders[k], aim());
+            if (!capped_ && !done()) { // between halfway down and just below the current height
+                const Bytes gap = best_.height - aim();
+                ask(orders[k], best_.height - std::max<Bytes>(1, gap >> (1 + (round_ + k) % 8)));
+                if (squeeze()) {
                     return true;
                 }
             }
-            if ((!searches || (capped_ && round > 1)) && squeeze(random)) {
-                return true;
-            }
-            const bool stopped =
-                !done() && improve_placement(part, aim(), tries_per_round, random, best_.offsets, progress_);
-            best_.height = height_of(part, best_.offsets);
-            if (stopped) {
+            if (progress_.tick(0)) {
                 return true;
             }
         }
-        return false;
+        if ((!searches || (capped_ && round_ > 1)) && squeeze()) {
+            return true;
+        }
+        const bool stopped =
+            !done() && improve_placement(part, aim(), tries_per_round, random_, best_.offsets, progress_);
+        best_.height = height_of(part, best_.offsets);
+        nodes_ = std::min(2 * nodes_, most_nodes);
+        ++round_;
+        return stopped;
     }
 
   private:
     Bytes aim() const { return std::max(goal_, best_.bound); }
-    bool done() const { return best_.height <= aim() || (capped_ && best_.bound > goal_); }
 
-    void ask(Search& search, const Order& order, Bytes capacity, std::int64_t nodes) {
-        const Search::Outcome outcome = search.run(order, capacity, nodes, progress_);
+    void ask(const Order& order, Bytes capacity) {
+        const Search::Outcome outcome = search_->run(order, capacity, nodes_, progress_);
         if (outcome == Search::Outcome::found) {
-            best_.take(search.offsets());
+            best_.take(search_->offsets());
         } else if (outcome == Search::Outcome::none) {
-            best_.bound = std::max(best_.bound, search.next_capacity());
+            best_.bound = std::max(best_.bound, search_->next_capacity());
         }
     }
 
-    bool squeeze(std::mt19937_64& random) { // true when told to stop
+    bool squeeze() { // true when told to stop
         if (done()) {
             return false;
         }
         if (!squeeze_) {
             squeeze_.emplace(*best_.part);
         }
-        const bool stopped = squeeze_->run(aim(), passes_per_turn, random, best_.offsets, progress_);
+        const bool stopped = squeeze_->run(aim(), passes_per_turn, random_, best_.offsets, progress_);
         best_.height = height_of(*best_.part, best_.offsets);
         return stopped;
     }
 
     Best& best_;
+    std::optional<Search>& search_;
     std::optional<Squeeze> squeeze_;
     Bytes goal_;
     bool capped_; // placements above the goal are useless
     const Progress& progress_;
+    std::int64_t nodes_; // of one search
+    std::size_t round_ = 0;
+    std::mt19937_64 random_;
 };
+
+// Until there is nothing to gain; true when told to stop. With a capacity, the ways to a lower placement are tried as
+// well, a little later: some reach the capacity though a search for it alone does not.
+bool refine(Best& best, Bytes goal, Bytes bound, bool capped, const Progress& progress) {
+    std::optional<Search> search;
+    Best other = best;
+    Refiner refiner(best, goal, capped, search, progress), lower(other, bound, false, search, progress);
+    for (std::size_t turn = 0; !refiner.done(); ++turn) {
+        if (refiner.turn()) {
+            return true;
+        }
+        if (capped && turn >= turns_before && !refiner.done() && !lower.done()) {
+            const bool stopped = lower.turn();
+            best.take(other.offsets);
+            best.bound = std::max(best.bound, other.bound);
+            if (stopped) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
 
 // The highest end of a buffer that occupies nothing; its offset is fixed.
 Bytes idle_top(std::span<const Buffer> buffers) {
@@ -214,8 +238,8 @@ Placed place(std::span<const Buffer> buffers, const Options& options, const Prog
         if (!options.search || best.height <= std::max(goal, bound)) {
             continue;
         }
-        Refiner refiner(best, options.capacity ? goal : bound, options.capacity.has_value(), progress);
-        const bool stopped = refiner.run();
+        const bool stopped =
+            refine(best, options.capacity ? goal : bound, bound, options.capacity.has_value(), progress);
         bound = std::max(bound, best.bound);
         if (stopped) {
             break;

@@ -15,7 +15,7 @@ from memsched.support import checks, quantities
 from memsched.support.arguments import public
 from memsched.support.documents import Document, Source, check_keys, fields, file_of, read_document, write_document
 from memsched.support.files import check_named, path_of
-from memsched.support.formats import counted, exact_bytes, unit_written
+from memsched.support.formats import counted, exact_bytes, format_bytes, unit_written
 from memsched.support.types import Progress, Quantity, Size
 from memsched.support.units import parse_bytes
 from memsched.support.views import Drawn
@@ -305,7 +305,7 @@ def place_columns(
 
 def above_capacity(top: int, bound: int, capacity: int) -> InfeasibleError:
     """The error of a placement that ends above the capacity, though perhaps none has to."""
-    unit = unit_written(capacity)
+    unit = unit_written(capacity) or format_bytes(capacity).split()[1]  # one for all, with as many digits
     if bound <= capacity:
         return InfeasibleError(
             f"no placement within capacity, {exact_bytes(capacity, unit)}, was found in time, but none is ruled out; "

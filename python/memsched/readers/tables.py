@@ -107,6 +107,8 @@ def chain_from_frame(
 
 def _columns_of(frame: Any) -> Columns:
     """The columns of a data frame or a dict as lists."""
+    if type(frame).__name__ == "LazyFrame":
+        raise InvalidInputError("frame is a LazyFrame, which has no rows yet; give frame.collect()")
     given: Any = frame.keys() if isinstance(frame, Mapping) else getattr(frame, "columns", None)
     if not checks.is_list(given):
         rows = checks.is_list(frame) and all(isinstance(row, Mapping) for row in frame)

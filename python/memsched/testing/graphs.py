@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 from memsched._core import Graph
 from memsched.problems.family import GraphFamily
+from memsched.testing.arguments import checked
 
 _KINDS = ("conv", "conv", "fc", "pool", "relu")
 _Numbers = Callable[[int], int]  # largest value -> a number of bytes or seconds
 
 
+@checked(max_layers=1, max_bytes=1)
 @st.composite
 def graphs(draw: st.DrawFn, *, max_layers: int = 6, choices: bool = True, max_bytes: int = 9) -> Graph:
     """Draw the graph of a training step: layers with skips, several outputs, and gradients that are summed.
@@ -43,6 +45,7 @@ def graphs(draw: st.DrawFn, *, max_layers: int = 6, choices: bool = True, max_by
     return draw(families(max_layers=max_layers, choices=choices, max_bytes=max_bytes, max_batch=1)).graph
 
 
+@checked(max_layers=1, max_bytes=1, max_batch=1)
 @st.composite
 def families(
     draw: st.DrawFn, *, max_layers: int = 6, choices: bool = True, max_bytes: int = 9, max_batch: int = 6

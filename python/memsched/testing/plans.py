@@ -9,10 +9,12 @@ from typing import Any, Literal
 from hypothesis import strategies as st
 
 from memsched._core import Chain, Device, Schedule, to_graph
-from memsched.support.checks import kind
+from memsched.support.checks import count, kind
+from memsched.testing.arguments import checked
 from memsched.testing.problems import chains, devices
 
 
+@checked(max_stages=1, max_bytes=0)
 @st.composite
 def schedules(
     draw: st.DrawFn,
@@ -134,6 +136,7 @@ def random_schedule(
     True
     """
     kind("chain", chain, Chain)
+    count("seed", seed, 0, 2**63 - 1)
     numbers = random.Random(seed)
     writer = _PlanWriter(numbers.randrange, to_graph(chain, chunk=chunk).to_json(), recompute=recompute, after=after)
     return writer.schedule(chunk, max(1, writer.resident + writer.peak))

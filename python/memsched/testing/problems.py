@@ -8,9 +8,11 @@ from typing import Any
 from hypothesis import strategies as st
 
 from memsched._core import Chain, Device
+from memsched.testing.arguments import checked
 from memsched.testing.exact import paper_sizes
 
 
+@checked(max_stages=1, max_bytes=0, max_time=0, min_bytes=0)
 @st.composite
 def chains(
     draw: st.DrawFn,
@@ -69,6 +71,7 @@ def chains(
     )
 
 
+@checked(max_memory=1, max_latency=0)
 @st.composite
 def devices(
     draw: st.DrawFn,
@@ -109,6 +112,7 @@ def devices(
     )
 
 
+@checked(max_stages=1, max_bytes=1, max_bandwidth=1)
 @st.composite
 def instances(
     draw: st.DrawFn, *, max_stages: int = 5, max_bytes: int = 9, max_bandwidth: int = 3

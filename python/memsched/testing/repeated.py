@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from memsched._core import Device, Graph, Schedule
 from memsched.support.checks import count
+from memsched.testing.arguments import checked
 
 _Below = Callable[[int], int]  # one of 0 .. count - 1
 _PLACES = ("device", "host", "both")
 
 
+@checked(max_layers=1, max_bytes=1)
 @st.composite
 def repeated_schedules(
     draw: st.DrawFn, *, max_layers: int = 3, recompute: bool = True, max_bytes: int = 6
@@ -60,6 +62,7 @@ def random_repeated(
     >>> ms.validate(*random_repeated(1)).makespan == ms.simulate(*random_repeated(1)).makespan
     True
     """
+    count("seed", seed, 0, 2**63 - 1)
     count("max_layers", max_layers, 1, 10**6)
     count("max_bytes", max_bytes, 1, 10**6)
     return _case(random.Random(seed).randrange, max_layers, recompute, max_bytes)

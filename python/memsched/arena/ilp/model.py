@@ -11,6 +11,7 @@ from typing import Any
 
 from memsched.errors import MemschedError
 from memsched.support.interrupt import optional
+from memsched.support.memory import demand_memory
 
 Terms = list[tuple[int, float]]  # (variable, coefficient)
 
@@ -118,7 +119,7 @@ class Model:
         }
         for name, value in options.items():
             solver.setOptionValue(name, value)
-        _demand_memory(_LEAST_MEMORY + _ENTRY_MEMORY * sum(len(terms) for _, _, terms in self.rows))
+        demand_memory(_NO_MEMORY, _LEAST_MEMORY + _ENTRY_MEMORY * sum(len(terms) for _, _, terms in self.rows))
         solver.passModel(self._assembled())
         solver.setOptionValue("time_limit", left(until))
         best: list[Any] = []
@@ -178,16 +179,6 @@ def left(until: float) -> float:
 def load() -> Any:
     """The package highspy, imported when needed."""
     return optional("highspy", MemschedError("integer programs need HiGHS: pip install 'memsched[ilp]'"))
-
-
-def _demand_memory(size: int) -> None:
-    """Raise MemoryError unless this process may have `size` more bytes."""
-    import numpy as np
-
-    try:
-        np.empty(size, dtype=np.uint8)  # asked for, and not written to
-    except (MemoryError, ValueError) as error:
-        raise MemoryError(_NO_MEMORY) from error
 
 
 def _silent_solver(highspy: Any) -> Any:

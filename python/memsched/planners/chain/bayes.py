@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from memsched.support.memory import demand_memory
 from memsched.support.types import Progress
 
 Array = npt.NDArray[np.float64]
@@ -17,6 +18,7 @@ Array = npt.NDArray[np.float64]
 LENGTH = 0.3
 NOISE = 1e-6
 CANDIDATES = 256
+_LEAST_MEMORY = 64 * 2**20  # bytes: OpenBLAS ends the process where it gets no buffers of its own, 32 MiB a thread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +98,7 @@ def minimise(
     >>> bool(search.values.min() < 0.05)
     True
     """
+    demand_memory("linear algebra does not fit into the memory that this process may have", _LEAST_MEMORY)
     generator = np.random.default_rng(seed)
     points: list[Array] = []
     values: list[float] = []
