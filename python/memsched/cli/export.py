@@ -7,12 +7,12 @@ from typing import Any
 import click
 from rich.table import Table
 
-from memsched.cli.complete import complete_files, complete_words
+from memsched.cli.complete import complete_files
 from memsched.cli.inputs import json_option, quiet_option, read_text
+from memsched.cli.models import autocast_option, input_option, model_option
 from memsched.cli.outputs import check_writable, file_option
 from memsched.cli.show import answer, facts, working
 from memsched.errors import InvalidInputError, MemschedError
-from memsched.problems.specs import AUTOCASTS
 from memsched.study.fit import check_asked
 from memsched.support.files import check_named, same_file
 from memsched.support.formats import exact_bytes
@@ -24,16 +24,9 @@ def _check_program(path: str) -> str:
 
 @click.command()
 @click.argument("plan", metavar="PLAN", shell_complete=complete_files)
-@click.option(
-    "--model", required=True, metavar="SPEC", help="torchvision:NAME, timm:NAME, transformers:TYPE or MODULE:FUNCTION."
-)
-@click.option("--input", metavar="SHAPES", help="32x3x224x224, 8x1024:int, ... as they were planned.")
-@click.option(
-    "--autocast",
-    metavar="TYPE",
-    shell_complete=complete_words(lambda: AUTOCASTS),
-    help="Train under autocast to bf16 or fp16.",
-)
+@model_option
+@input_option("as they were planned.")
+@autocast_option
 @file_option("-o", "--output", check=_check_program, required=True, help="The program to write: .py.")
 @quiet_option
 @json_option

@@ -9,10 +9,11 @@ from rich.table import Table
 
 from memsched.cli.complete import complete_machines, complete_words
 from memsched.cli.inputs import json_option, quiet_option
+from memsched.cli.models import USUAL, autocast_option, input_option, model_option
 from memsched.cli.outputs import file_option
 from memsched.cli.show import INFEASIBLE, answer, facts, new_table, quiet, shown, working
 from memsched.errors import InvalidInputError, MemschedError
-from memsched.problems.specs import AUTOCASTS, known_optimizers
+from memsched.problems.specs import known_optimizers
 from memsched.show.plots.figure import check_suffix
 from memsched.show.words import time_of
 from memsched.study.fit import LARGER, Fit, check_asked
@@ -20,10 +21,8 @@ from memsched.support.formats import exact_bytes, format_bytes, unit_written
 
 
 @click.command()
-@click.option(
-    "--model", required=True, metavar="SPEC", help="torchvision:NAME, timm:NAME, transformers:TYPE or MODULE:FUNCTION."
-)
-@click.option("--input", metavar="SHAPES", help="32x3x224x224, 8x1024:int, ... By default usual ones, batch 8.")
+@model_option
+@input_option(USUAL)
 @click.option(
     "--device",
     required=True,
@@ -38,12 +37,7 @@ from memsched.support.formats import exact_bytes, format_bytes, unit_written
     shell_complete=complete_words(known_optimizers),
     help="A class of torch.optim: adamw, sgd?momentum=0.9, ..; or bytes of its state.",
 )
-@click.option(
-    "--autocast",
-    metavar="TYPE",
-    shell_complete=complete_words(lambda: AUTOCASTS),
-    help="Train under autocast to bf16 or fp16.",
-)
+@autocast_option
 @click.option("-b", "--bandwidth", metavar="RATE", help="Of the link to the host, such as 24GB/s.")
 @click.option("--time-limit", default="5", show_default=True, metavar="SECONDS", help="For the planner, each time.")
 @click.option("--largest/--no-largest", default=True, help="Search for the largest batches, too.")

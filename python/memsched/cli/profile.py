@@ -8,14 +8,14 @@ import click
 from rich.table import Table
 
 from memsched._core import Chain
-from memsched.cli.complete import complete_machines, complete_words
+from memsched.cli.complete import complete_machines
 from memsched.cli.inputs import json_option, quiet_option
+from memsched.cli.models import USUAL, autocast_option, input_option, model_option
 from memsched.cli.outputs import check_json, file_option
 from memsched.cli.show import answer, facts, working
 from memsched.errors import MemschedError
 from memsched.planners.registry import min_memory
 from memsched.problems.problem import peak_memory
-from memsched.problems.specs import AUTOCASTS
 from memsched.study.fit import check_asked
 from memsched.support.documents import write_document
 from memsched.support.formats import exact_bytes, format_bandwidth, format_bytes, format_seconds
@@ -31,10 +31,8 @@ _PARTS = {
 
 
 @click.command()
-@click.option(
-    "--model", required=True, metavar="SPEC", help="torchvision:NAME, timm:NAME, transformers:TYPE or MODULE:FUNCTION."
-)
-@click.option("--input", metavar="SHAPES", help="32x3x224x224, 8x1024:int, ... By default usual ones, batch 8.")
+@model_option
+@input_option(USUAL)
 @click.option(
     "--device",
     default="here",
@@ -43,12 +41,7 @@ _PARTS = {
     shell_complete=complete_machines,
     help="here: measured. v100, a100:pcie4, ...: modelled, without memory for the model.",
 )
-@click.option(
-    "--autocast",
-    metavar="TYPE",
-    shell_complete=complete_words(lambda: AUTOCASTS),
-    help="Train under autocast to bf16 or fp16.",
-)
+@autocast_option
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random weights and inputs.")
 @file_option("-o", "--output", check=check_json, help="Save the chain (memsched-chain/1), to be used as PROBLEM.")
 @quiet_option
