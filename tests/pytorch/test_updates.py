@@ -82,6 +82,7 @@ def same(model: nn.Module, other: nn.Module, optimizer: Any, plain: Any) -> None
         assert (a.grad is None) == (b.grad is None), name
     for (name, a), b in zip(model.named_buffers(), other.buffers(), strict=True):
         assert torch.equal(a, b), name
+    assert optimizer.state_dict()["param_groups"] == plain.state_dict()["param_groups"]
     found, wanted = optimizer.state_dict()["state"], plain.state_dict()["state"]
     assert found.keys() == wanted.keys()
     for key, state in wanted.items():
@@ -166,6 +167,58 @@ def test_tied_frozen_and_unused_weights() -> None:
 @pytest.mark.slow
 def test_weights_in_half_precision() -> None:
     trains_alike(mlp().bfloat16(), torch.randn(8, 24).bfloat16(), lambda p: torch.optim.Adam(p, lr=0.01))
+
+
+class Sharing(nn.Module):
+    """Gradients of its weights are one tensor, which its first layer's backward reads, too; one lies otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(6, 6)
+        self.a, self.b, self.c = (nn.Parameter(torch.randn(8, 6)) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        x = torch.tanh(self.first(x) + self.a + self.b)
+        return x @ self.c.t() + (self.c.t() @ x).sum()
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+def test_an_optimizer_may_write_to_gradients(foreach: bool) -> None:
+    """PyTorch's foreach=True with nesterov=True adds to them in place; others read what is one gradient for several."""
+    trains_alike(
+        Sharing(),
+        torch.randn(8, 6),
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, foreach=foreach),
+        "100%",
+        link=0,
+    )
+
+
+def test_what_no_update_has_seen_is_told() -> None:
+    model, x = mlp(), torch.randn(8, 24)
+    optimizer = torch.optim.SGD(model[:3].parameters(), lr=0.1)
+    plan = planned(model, x, optimizer)
+    plan.step(x)
+    model.zero_grad()
+    optimizer.add_param_group({"params": model[3].parameters()})
+    with pytest.raises(ms.MemschedError, match=r"3.0.weight got a gradient that no update of the plan has seen"):
+        plan.step(x)
+
+
+def test_states_that_were_loaded_are_verified() -> None:
+    model, x = mlp(), torch.randn(8, 24)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    plan = planned(model, x, optimizer)
+    plan.step(x)
+    state = copy.deepcopy(optimizer.state_dict())
+    for one in state["state"].values():
+        one["exp_avg"].fill_(7.0)
+    optimizer.load_state_dict(state)
+    copied = plan._updates.copy().optimizer  # type: ignore[union-attr]
+    assert all(bool((one["exp_avg"] == 7.0).all()) for one in copied.state.values())
+    plan.verify(x)
+    assert all(bool((one["exp_avg"] == 7.0).all()) for one in optimizer.state.values())
 
 
 def test_groups_and_a_scheduler() -> None:

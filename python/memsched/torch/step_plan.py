@@ -200,6 +200,8 @@ class StepPlan(ShowsResult):
             total = value.detach() if total is None else total + value.detach()
             del value
         assert total is not None
+        if updates is not None:
+            updates.ended(self._model)
         return total
 
 

@@ -33,7 +33,7 @@ from memsched.torch.compiled.plan import CompiledPlan, plan_and_document, plan_c
 from memsched.torch.compiled.private import in_backward, saving_is_hooked
 from memsched.torch.compiled.sizes import NO_LOSS, LossBytes
 from memsched.torch.compiled.spans import Spanned, spanned
-from memsched.torch.compiled.unit import Unit, Version, count, distinct
+from memsched.torch.compiled.unit import Unit, Version, distinct
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.compiled.updates import Updates
 from memsched.torch.compiled.watch import Watch
@@ -109,6 +109,8 @@ class Group:
 
     def enter(self, unit: Unit, args: Sequence[Any]) -> Due:
         """Choose the version of a forward."""
+        if self.updates is not None:
+            self.updates.entered()
         if self.due == 0:
             self._end_step()
         elif len(self._calls) >= _MOST_CALLS:
@@ -136,10 +138,7 @@ class Group:
         if path not in self._planned:
             self._planned[path] = self._alone(unit, call, call.key)
         if not self._calls and unit.versions[self._planned[path]].plan is not None:
-            states = list(self.updates.on_device()) if self.updates is not None else ()
-            count(states)
-            if self.updates is None or self.updates.settled:
-                self.watch.begin((path, self._planned[path]), unit.joint.device, args, states)
+            self.watch.begin((path, self._planned[path]), unit.joint.device, args, self.updates)
         self._more += more
         place = Place(path, self._planned[path], path in self._known)
         if place.known and not more:

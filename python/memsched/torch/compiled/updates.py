@@ -10,30 +10,27 @@ from __future__ import annotations
 import copy
 import inspect
 import itertools
+import operator
 import weakref
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from memsched.errors import InvalidInputError, shown
-from memsched.torch.compiled.joint import UPDATE, Update, address
-from memsched.torch.compiled.private import is_autocast_on, optimizer_hooks_aside, unset_fake_temporarily
+from memsched.errors import InvalidInputError, MemschedError, shown
+from memsched.torch.compiled.joint import UPDATE, address
+from memsched.torch.compiled.private import is_autocast_on
 from memsched.torch.compiled.states import Travelling, states_in
-from memsched.torch.meter import Meter
-from memsched.torch.module_state import generators_unchanged
+from memsched.torch.compiled.update_costs import SMALL, UpdateCosts
+from memsched.torch.errors import CaptureError
 from memsched.torch.nests import tensors_of
-from memsched.torch.optimizer_state import cannot_step, check_owner, check_step, distinct_bytes, trained_by
+from memsched.torch.optimizer_state import check_owner, check_step, distinct_bytes, trained_by
 
 _SERIAL = itertools.count()
-_SMALL = 1e-3  # a gradient
 _KNOWN: weakref.WeakValueDictionary[int, Updates]  # by serial number
 _TRAVELS: weakref.WeakKeyDictionary[torch.optim.Optimizer, dict[int, Travelling]]
 # Of each optimiser, by place: what has a good copy on the host. All plans of an optimiser share it.
@@ -107,10 +104,11 @@ class Updates:
         self._places = {id(one): place for place, (_, one) in enumerate(self._trained)}
         self.planned: set[int] = set()  # places whose states are tensors of the plan
         self._travels = _TRAVELS.setdefault(optimizer, {})
-        self._seen: dict[Any, Update] = {}
+        self._costs = UpdateCosts(optimizer)
         # PyTorch's own wrappers take longer than the update of a small parameter. The first of a step goes through
         # them, so that a scheduler sees that there was one.
         self._step, self._told = inspect.unwrap(type(optimizer).step), False
+        self._entered = 0  # forwards in the present step
         self._serial = next(_SERIAL)
         _KNOWN[self._serial] = self
 
@@ -124,67 +122,35 @@ class Updates:
         placeholders = list(graph.find_nodes(op="placeholder"))
         taken = [node for node in placeholders if "tangents" not in str(node.target)]
         primals, returned = taken[len(taken) - len(inputs) :], list(output.args[0])
+        pairs = list(zip(primals, inputs, strict=False))
+        if len(primals) != len(inputs) or any(_shape(one) != _shape(node.meta.get("val")) for node, one in pairs):
+            raise CaptureError("AOTAutograd has merged its inputs, and no update would know its parameter")
         place = {node: k for k, node in enumerate(graph.nodes)}
-        used = {address(one): node for node in graph.nodes for by in node.all_input_nodes for one in _examples(by)}
-        for at, (node, given) in enumerate(zip(primals, inputs, strict=True), results):
+        readers = _readers(graph)
+        given = {address(one) for node in placeholders for one in _examples(node)}
+        ends = Counter(address(one) for node in returned[results:] if node is not None for one in _examples(node))
+        for at, (node, parameter) in enumerate(pairs, results):
             gradient = returned[at] if at < len(returned) else None
-            if id(given) not in self._places or not isinstance(gradient, fx.Node):
+            if id(parameter) not in self._places or not isinstance(gradient, fx.Node):
                 continue
-            readers = [used[address(one)] for one in _examples(node) if address(one) in used]
-            last = max(
-                [placeholders[-1], gradient, *(one for one in readers if one is not output)], key=place.__getitem__
-            )
-            number = self._places[id(given)]
+            (example,) = _examples(gradient)
+            storage, number = address(example), self._places[id(parameter)]
+            using = [reader for one in _examples(node) for reader in readers[address(one)]]
+            last = max([placeholders[-1], gradient, *using], key=place.__getitem__)
+            # As autograd does: a copy, if others read it, who would see what the optimiser writes there, as with
+            # foreach=True and nesterov=True; or if it lies otherwise than the parameter.
+            others = storage in given or ends[storage] > 1 or bool(readers[storage])
+            copied = others or example.stride() != parameter.stride()
+            seen = self._costs.of(*self._parameter(number))
+            workspace = seen.workspace + (parameter.nbytes if copied else 0)
             with graph.inserting_after(last):
-                made = graph.create_node(
-                    "call_function", update, (self._serial, number, node, gradient), name=f"update_{number}"
-                )
+                args = self._serial, number, node, gradient, copied
+                made = graph.create_node("call_function", update, args, name=f"update_{number}")
             made.meta |= {name: one for name, one in gradient.meta.items() if name.endswith("nn_module_stack")}
-            made.meta[UPDATE] = replace(self._update(number), place=number)
+            made.meta[UPDATE] = replace(seen, place=number, workspace=workspace)
             place[made] = place[last]
             returned[at] = None
         output.args = (tuple(returned),)
-
-    def _update(self, place: int) -> Update:
-        parameter, group = self._parameter(place)
-        options = {name: one for name, one in group.items() if name != "params" and isinstance(one, int | float | str)}
-        key = parameter.shape, parameter.stride(), parameter.dtype, parameter.device, str(options)
-        if key not in self._seen:
-            self._seen[key] = self._looked_at(parameter, group)
-        return self._seen[key]
-
-    def _looked_at(self, parameter: torch.Tensor, group: Mapping[str, Any]) -> Update:
-        """What the update of a parameter takes, from two of its like without data: the first makes the state."""
-        try:
-            return self._stepped(parameter, group, FakeTensorMode(allow_non_fake_inputs=True))
-        except Exception:  # of any kind: it asks for values, as Adafactor does, or mixes such tensors with others
-            pass
-        try:
-            return self._stepped(parameter, group, nullcontext())
-        except Exception as error:
-            raise cannot_step(self.optimizer, error, stepping=True) from error
-
-    def _stepped(self, parameter: torch.Tensor, group: Mapping[str, Any], mode: AbstractContextManager[Any]) -> Update:
-        with unset_fake_temporarily(), optimizer_hooks_aside(), generators_unchanged():
-            memo: dict[int, Any] = {id(one): one for one in trained_by(self.optimizer)}
-            trial: Any = copy.deepcopy(self.optimizer, {**memo, id(self.optimizer.state): defaultdict(dict)})
-            with mode:
-                size, stride = parameter.shape, parameter.stride()
-                kind: Any = {"dtype": parameter.dtype, "device": parameter.device}
-                like = torch.nn.Parameter(torch.empty_strided(size, stride, **kind).fill_(1.0))
-                trial.param_groups = [{**_copied(group), "params": [like]}]
-                for _ in range(2):
-                    like.grad = torch.empty_strided(size, stride, **kind).fill_(_SMALL)
-                    held = [like, like.grad, *states_in(trial.state[like])]
-                    with Meter(parameter.device.type) as meter, _Touched() as touched:
-                        meter.count(held)
-                        before = meter.live
-                        type(trial).step(trial)
-            state = trial.state[like]
-            large = states_in(state)
-            scalars = [one for one in tensors_of(state) if one.dim() == 0 and one.device.type == parameter.device.type]
-            numbers, workspace = distinct_bytes(scalars), max(0, meter.peak - before)
-            return Update(0, distinct_bytes(large), numbers, workspace + numbers, touched.nbytes, touched.calls)
 
     def _parameter(self, place: int) -> tuple[torch.Tensor, dict[str, Any]]:
         number, parameter = self._trained[place]
@@ -211,7 +177,7 @@ class Updates:
                 there = (k for k in tensors_of(state) if k.dim() > 0 or k.device.type == one.device.type)
                 found += distinct_bytes(there)
             else:
-                update = self._update(place)
+                update = self._costs.of(*self._parameter(place))
                 found += update.state + update.numbers
         return found
 
@@ -227,10 +193,11 @@ class Updates:
         for place, one in enumerate(trained_by(self.optimizer)):
             state = made.optimizer.state
             if place in self._travels:
-                self._travels[place].show_on_device(state[one])
+                if not self._travels[place].strange(self._state(place)):
+                    self._travels[place].show_on_device(state[one])
             elif place in self.planned and not state.get(one):  # as after a step
                 like = torch.nn.Parameter(one.detach().clone())
-                like.grad = torch.full_like(like, _SMALL)
+                like.grad = torch.full_like(like, SMALL)
                 made.optimizer.param_groups = [{**self._parameter(place)[1], "params": [like]}]
                 made.optimizer.step()
                 state[one] = state.pop(like, {})
@@ -250,7 +217,7 @@ class Updates:
 
     def begin(self, border: Mapping[int, str]) -> None:
         """Before a step: bring states to where they are between two steps of a plan."""
-        self._told = False
+        self._told, self._entered = False, 0
         for place, travelling in [*self._travels.items()]:
             if border.get(place, "device") == "device" or travelling.strange(self._state(place)):
                 self.home(place)
@@ -262,6 +229,24 @@ class Updates:
             if where == "host" and place not in self._travels:
                 self.offload(place)
                 self.free(place)
+
+    def entered(self) -> None:
+        """A forward begins: in a step of several, a parameter might be updated before its gradient is complete."""
+        self._entered += 1
+        if self._entered > 1 and not self._dry:  # a look goes on, and counts them
+            raise MemschedError(
+                "the step runs several graphs, and with update=True it was planned as one; plan with update=False"
+            )
+
+    def ended(self, model: torch.nn.Module) -> None:
+        """After a step: whatever has a gradient of its own now was not updated, or not with all of its gradient."""
+        trained = set(map(id, trained_by(self.optimizer)))
+        for name, one in model.named_parameters():
+            if one.grad is not None and id(one) in trained:
+                raise MemschedError(
+                    f"{name} got a gradient that no update of the plan has seen: the step is not the one that was "
+                    "planned, as where a parameter is trained or added to the optimizer later; plan it as it is now"
+                )
 
     def home(self, place: int | None = None) -> None:
         """Bring states back to the device: of one parameter, or all."""
@@ -327,8 +312,8 @@ _TRAVELS = weakref.WeakKeyDictionary()
 # What generated code calls, of the optimiser with a serial number, for the parameter at a place.
 
 
-def update(serial: int, place: int, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
-    _KNOWN[serial].update(place, gradient)
+def update(serial: int, place: int, parameter: torch.Tensor, gradient: torch.Tensor, copied: bool) -> None:
+    _KNOWN[serial].update(place, torch.empty_like(parameter).copy_(gradient) if copied else gradient)
 
 
 def offload(serial: int, place: int) -> None:
@@ -347,23 +332,20 @@ TRAVEL = {"offload": offload, "free": free, "prefetch": prefetch}
 """By the verb of a step, what moves states."""
 
 
-class _Touched(TorchDispatchMode):
-    """Counts operations, and the bytes that they read and write."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.nbytes = self.calls = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        found = pytree.tree_leaves((args, kwargs, out))
-        self.nbytes += sum(one.nbytes for one in found if isinstance(one, torch.Tensor))
-        self.calls += 1
-        return out
+def _readers(graph: fx.Graph) -> defaultdict[int, list[fx.Node]]:
+    """By storage, what reads it; views of it read nothing."""
+    found: defaultdict[int, list[fx.Node]] = defaultdict(list)
+    for node in graph.nodes:
+        if node.op == "output" or node.target is operator.getitem:
+            continue
+        own = set(map(address, _examples(node)))
+        for storage in {address(one) for by in node.all_input_nodes for one in _examples(by)} - own:
+            found[storage].append(node)
+    return found
 
 
-def _copied(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: one for name, one in group.items() if name != "params"}
+def _shape(one: Any) -> Any:
+    return (tuple(one.shape), one.dtype) if isinstance(one, torch.Tensor) else None
 
 
 def _examples(node: fx.Node) -> list[torch.Tensor]:

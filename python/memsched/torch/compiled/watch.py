@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,9 @@ from memsched.support.units import parse_bytes
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan
 from memsched.torch.compiled.private import is_batched, saving_is_hooked
+from memsched.torch.compiled.unit import count
 from memsched.torch.compiled.unplanned import UnplannedWarning
+from memsched.torch.compiled.updates import Updates
 from memsched.torch.meter import Meter
 
 _MOST = 3  # steps of a kind that are counted, until one followed a single plan
@@ -34,10 +36,12 @@ class Watch:
         self._meter: Meter | None = None
         self._kind: Hashable = None
 
-    def begin(
-        self, kind: Hashable, device: torch.device, args: Sequence[Any], states: Iterable[torch.Tensor] = ()
-    ) -> None:
-        """A step of some kind begins, with such states of the optimiser that the plan may move."""
+    def begin(self, kind: Hashable, device: torch.device, args: Sequence[Any], updates: Updates | None) -> None:
+        """A step of some kind begins, with updates, if it has some."""
+        states = list(updates.on_device()) if updates is not None else []
+        count(states)
+        if updates is not None and not updates.settled:
+            return
         if not self._eager or self._begun[kind] == _MOST or saving_is_hooked() or any(map(is_batched, args)):
             return
         self._begun[kind] += 1

@@ -1,0 +1,88 @@
+"""What the update of a parameter takes: bytes of its states, workspace, and what it reads and writes."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from memsched.torch.compiled.joint import Update
+from memsched.torch.compiled.private import optimizer_hooks_aside, unset_fake_temporarily
+from memsched.torch.compiled.states import states_in
+from memsched.torch.meter import Meter
+from memsched.torch.module_state import generators_unchanged
+from memsched.torch.nests import tensors_of
+from memsched.torch.optimizer_state import cannot_step, distinct_bytes, trained_by
+
+SMALL = 1e-3  # a gradient
+
+
+class UpdateCosts:
+    """Of an optimiser, by parameters that are alike."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._known: dict[Any, Update] = {}
+
+    def of(self, parameter: torch.Tensor, group: Mapping[str, Any]) -> Update:
+        """Of the update of a parameter, whose place is left open."""
+        options = {name: one for name, one in group.items() if isinstance(one, int | float | str)}
+        key = parameter.shape, parameter.stride(), parameter.dtype, parameter.device, str(options)
+        if key not in self._known:
+            self._known[key] = self._looked_at(parameter, group)
+        return self._known[key]
+
+    def _looked_at(self, parameter: torch.Tensor, group: Mapping[str, Any]) -> Update:
+        """From two updates of its like without data: the first makes the state."""
+        try:
+            return self._stepped(parameter, group, FakeTensorMode(allow_non_fake_inputs=True))
+        except Exception:  # of any kind: it asks for values, as Adafactor does, or mixes such tensors with others
+            pass
+        try:
+            return self._stepped(parameter, group, nullcontext())
+        except Exception as error:
+            raise cannot_step(self._optimizer, error, stepping=True) from error
+
+    def _stepped(self, parameter: torch.Tensor, group: Mapping[str, Any], mode: AbstractContextManager[Any]) -> Update:
+        with unset_fake_temporarily(), optimizer_hooks_aside(), generators_unchanged():
+            memo: dict[int, Any] = {id(one): one for one in trained_by(self._optimizer)}
+            trial: Any = copy.deepcopy(self._optimizer, {**memo, id(self._optimizer.state): defaultdict(dict)})
+            with mode:
+                size, stride = parameter.shape, parameter.stride()
+                kind: Any = {"dtype": parameter.dtype, "device": parameter.device}
+                like = torch.nn.Parameter(torch.empty_strided(size, stride, **kind).fill_(1.0))
+                trial.param_groups = [{**group, "params": [like]}]
+                for _ in range(2):
+                    like.grad = torch.empty_strided(size, stride, **kind).fill_(SMALL)
+                    held = [like, like.grad, *states_in(trial.state[like])]
+                    with Meter(parameter.device.type) as meter, _Touched() as touched:
+                        meter.count(held)
+                        before = meter.live
+                        type(trial).step(trial)
+            state = trial.state[like]
+            large = states_in(state)
+            scalars = [one for one in tensors_of(state) if one.dim() == 0 and one.device.type == parameter.device.type]
+            numbers, workspace = distinct_bytes(scalars), max(0, meter.peak - before)
+            return Update(0, distinct_bytes(large), numbers, workspace + numbers, touched.nbytes, touched.calls)
+
+
+class _Touched(TorchDispatchMode):
+    """Counts operations, and the bytes that they read and write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nbytes = self.calls = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        found = pytree.tree_leaves((args, kwargs, out))
+        self.nbytes += sum(one.nbytes for one in found if isinstance(one, torch.Tensor))
+        self.calls += 1
+        return out
