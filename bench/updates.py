@@ -1,6 +1,6 @@
 """Steps whose plan updates the parameters, beside plain PyTorch and updates in hooks, at equal measured peaks.
 
-python -m bench.updates               # docs/results/updates.md and updates.csv, about ten minutes; resumes
+python -m bench.updates               # docs/results/updates.md and updates.csv; resumes with --points FILE
 python -m bench.updates --quick --out /tmp/updates
 """
 
@@ -208,10 +208,11 @@ def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--quick", action="store_true", help="one network")
     parser.add_argument("--points", type=Path, help="kept points, to resume from")
     given = parser.parse_args()
-    names = list(NETWORKS)[:1] if given.quick else list(NETWORKS)
+    names = given.networks[:1] if given.quick else given.networks
     torch.set_num_threads(1)
     keyed = [(f"{n} {o}", lambda n=n, o=o: measured(n, o)) for n in names for o in OPTIMIZERS]
     write(Cache(given.points).through(keyed, "updates"), given.out)

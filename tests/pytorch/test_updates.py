@@ -138,9 +138,7 @@ def of_class(name: str) -> Make:
     return lambda parameters: getattr(torch.optim, name)(parameters, lr=1e-2, **options)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in ("AdamW", "Adafactor") else pytest.mark.slow) for n in CLASSES]
-)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "AdamW" else pytest.mark.slow) for n in CLASSES])
 def test_every_optimizer_trains_as_ever_or_is_refused(name: str) -> None:
     """Those of torch.optim, which a new release may add to."""
     if name in TOGETHER:
@@ -154,8 +152,16 @@ def test_every_optimizer_trains_as_ever_or_is_refused(name: str) -> None:
     assert plan.result.timeline.bytes_out > 0 or name == "Adafactor"
 
 
-@pytest.mark.parametrize("link", [0, "12GB/s"])
-@pytest.mark.parametrize("budget", ["0%", pytest.param("60%", marks=pytest.mark.slow), "100%"])
+@pytest.mark.parametrize(
+    ("budget", "link"),
+    [
+        ("0%", "12GB/s"),
+        *(
+            pytest.param(*one, marks=pytest.mark.slow)
+            for one in (("0%", 0), ("60%", 0), ("60%", "12GB/s"), ("100%", 0))
+        ),
+    ],
+)
 def test_a_cnn_with_dropout_and_statistics(budget: str, link: Any) -> None:
     trains_alike(cnn(), torch.randn(4, 3, 8, 8), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), budget, link)
 
@@ -183,7 +189,7 @@ class Sharing(nn.Module):
         return x @ self.c.t() + (self.c.t() @ x).sum()
 
 
-@pytest.mark.parametrize("foreach", [True, False])
+@pytest.mark.parametrize("foreach", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_an_optimizer_may_write_to_gradients(foreach: bool) -> None:
     """PyTorch's foreach=True with nesterov=True adds to them in place; others read what is one gradient for several."""
     trains_alike(
