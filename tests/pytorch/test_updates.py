@@ -207,9 +207,78 @@ def test_what_no_update_has_seen_is_told() -> None:
     plan = planned(model, x, optimizer)
     plan.step(x)
     model.zero_grad()
-    optimizer.add_param_group({"params": model[3].parameters()})
+    optimizer.param_groups[0]["params"] += model[3].parameters()
     with pytest.raises(ms.MemschedError, match=r"3.0.weight got a gradient that no update of the plan has seen"):
         plan.step(x)
+
+
+def test_what_is_not_as_it_was_planned_is_refused() -> None:
+    """A parameter that took the place of another was not updated, or another was with its gradient, in silence."""
+    model, x = mlp(), torch.randn(8, 24)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    plan = planned(model, x, optimizer)
+    plan.step(x)
+    optimizer.param_groups[0]["momentum"] = 0.9
+    with pytest.raises(InvalidInputError, match="other options besides their values"):
+        plan.step(x)
+    optimizer.param_groups[0]["momentum"] = 0
+    before = model[1][0].weight
+    model[1][0].weight = nn.Parameter(torch.zeros(24, 24))
+    with pytest.raises(InvalidInputError, match=r"1.0.weight is another tensor than when the step was planned"):
+        plan.step(x)
+    model[1][0].weight = before
+    plan.step(x)
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+    with pytest.raises(InvalidInputError, match="other groups"):
+        plan.step(x)
+
+
+@pytest.mark.parametrize("budget", ["0%", "50%"])
+def test_what_is_written_to_states_between_steps_counts(budget: str) -> None:
+    """It was lost where a copy of them had come to the device already."""
+    model, x = mlp(), torch.randn(8, 24)
+    other = copy.deepcopy(model)
+    make: Make = lambda p: torch.optim.AdamW(p, lr=0.01)  # noqa: E731
+    optimizer, plain = make(model.parameters()), make(other.parameters())
+    plan = planned(model, x, optimizer, budget)
+    assert {"both"} <= set(plan.result.schedule.border.values())
+
+    def tensors(one: Any) -> list[torch.Tensor]:
+        return [state["exp_avg"] for state in one.state.values()]
+
+    for change in (
+        lambda one: [t.zero_() for t in tensors(one)],
+        lambda one: [setattr(t, "data", torch.ones_like(t)) for t in tensors(one)],
+        lambda one: [state.update(exp_avg=torch.ones_like(state["exp_avg"])) for state in one.state.values()],
+        lambda one: plain_step(model if one is optimizer else other, x, one),
+    ):
+        plan.step(x)
+        plain_step(other, x, plain)
+        change(optimizer)
+        change(plain)
+        plan.step(x)
+        plain_step(other, x, plain)
+        same(model, other, optimizer, plain)
+
+
+@pytest.mark.slow
+def test_a_loss_with_weights_of_its_own() -> None:
+    model, x = mlp(), torch.randn(8, 24)
+    head = nn.Linear(24, 3)
+    optimizer = torch.optim.AdamW([*model.parameters(), *head.parameters()], lr=torch.tensor(0.01))
+    other, other_head = copy.deepcopy(model), copy.deepcopy(head)
+    plain = torch.optim.AdamW([*other.parameters(), *other_head.parameters()], lr=torch.tensor(0.01))
+    plan = mt.plan_step(
+        model, (x,), lambda out: loss(head(out)), budget="50%", device=V100, optimizer=optimizer, update=True
+    )
+    for _ in range(3):
+        plan.step(x)
+        loss(other_head(other(x))).backward()
+        plain.step()
+        plain.zero_grad()
+        same(model, other, optimizer, plain)
+        same(head, other_head, optimizer, plain)
+    assert plan.verify(x).peak_memory <= plan.result.schedule.budget
 
 
 def test_states_that_were_loaded_are_verified() -> None:

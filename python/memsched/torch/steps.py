@@ -190,11 +190,11 @@ class _Steps:
         return GraphFamily.from_json(document)
 
     def _look(self, args: tuple[Any, ...]) -> Look:
-        optimizer = self._updates.optimizer if self._updates is not None else None
-        seen = look(self._model, args, {}, self._options, loss=self._loss, within=True, optimizer=optimizer)
+        updates = self._updates
+        seen = look(self._model, args, {}, self._options, loss=self._loss, within=True, updates=updates)
         if seen.unplanned:
             raise CaptureError(f"a part of the step cannot be planned: {seen.unplanned[0]}")
-        if optimizer is not None and len(seen.visits) > 1:
+        if updates is not None and len(seen.visits) > 1:
             raise CaptureError(
                 f"the step is captured in {len(seen.visits)} graphs, and with update=True it must be one: remove what "
                 "breaks it, or plan with update=False"

@@ -65,13 +65,13 @@ def look(
     within: bool = False,
     prepare: Callable[[fx.GraphModule], None] | None = None,
     witness: Witness | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
+    updates: Updates | None = None,
 ) -> Look:
     """Capture a training step of a model. Nothing is computed, and no memory is needed for its tensors.
 
     `loss` makes a scalar of the model's result, and is captured with the model if it is `within`; without one, all
     results need their gradients. `prepare` changes each graph that Dynamo captured, before AOTAutograd traces it. A
-    `witness` notes what the graphs take and return. The updates of an `optimizer` are operations of the step.
+    `witness` notes what the graphs take and return. `updates` are operations of the step.
 
     Raises
     ------
@@ -91,8 +91,8 @@ def look(
     kept = unchanged(model, loss, tensors=False)
     learning = [*model.parameters(), *(one for one in tensors_of((args, kwargs)) if one.is_leaf)]
     with meta_as_cpu(), generators_unchanged(), left, kept, gradients_put_back(learning):
-        step_of = [without_data(mode, model, args, kwargs, optimizer)]
-        return _looked_at(mode, step_of.pop(), options, loss, within, prepare, witness)
+        step_of = [without_data(mode, model, args, kwargs, updates and updates.optimizer)]
+        return _looked_at(mode, step_of.pop(), options, loss, within, prepare, witness, updates)
 
 
 def _looked_at(
@@ -103,10 +103,11 @@ def _looked_at(
     within: bool,
     prepare: Callable[[fx.GraphModule], None] | None,
     witness: Witness | None,
+    updates: Updates | None,
 ) -> Look:
     model, args, kwargs, optimizer = step_of
-    updates = None if optimizer is None else Updates(optimizer, dry=True)
-    group = Unplanned(options, aside=unset_fake_temporarily, witness=witness, updates=updates)
+    dry = None if updates is None else Updates(optimizer, looked_at=updates)
+    group = Unplanned(options, aside=unset_fake_temporarily, witness=witness, updates=dry)
     step = forward_of(model) if loss is None or not within else then(forward_of(model), loss)
     needed = NO_LOSS
     # To look for NaN, as detect_anomaly does, is to look at values.

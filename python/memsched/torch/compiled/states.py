@@ -20,28 +20,30 @@ def states_in(state: Mapping[str, Any]) -> list[torch.Tensor]:
 
 
 class Travelling:
-    """The states of one parameter while they have a good copy on the host."""
+    """The states of one parameter while they have a copy on the host."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._hosts: dict[str, torch.Tensor] = {}  # by name, as copies know them
-        self._shown: dict[str, torch.Tensor] = {}  # the same, as the optimiser has them
         self._leaving: dict[str, torch.Tensor] = {}
         self._coming: dict[str, torch.Tensor] = {}
-        self._device: dict[str, torch.device] = {}
+        self._shown: dict[str, _Shown] = {}  # what the optimiser has
 
     def offload(self, state: Mapping[str, Any]) -> None:
+        """Begin to copy them to the host."""
         for name, value in state.items():
             if _is_large(value):
+                self._shown[name] = _Shown(value)
                 self._hosts[name] = traffic_on(value.device).offload(value)
                 self._leaving[name] = value
 
     def free(self, state: dict[str, Any]) -> None:
+        """From now on the optimiser has what is on the host."""
         for name, value in self._leaving.items():
             traffic_on(value.device).gone(value, self._hosts[name], False)
             flat = self._hosts[name].view(value.dtype)
-            self._shown[name] = flat.as_strided(value.shape, value.stride(), value.storage_offset())
-            state[name] = self._shown[name]
-        self._device = {name: value.device for name, value in self._leaving.items()}
+            state[name] = flat.as_strided(value.shape, value.stride(), value.storage_offset())
+            self._shown[name] = _Shown(state[name])
         self._leaving = {}
         self.drop()
 
@@ -52,9 +54,11 @@ class Travelling:
         self._coming = {}
 
     def prefetch(self) -> None:
+        """Begin to copy them back."""
         for name, host in self._hosts.items():
             if name not in self._coming and name not in self._leaving:
-                self._coming[name] = traffic_on(self._device[name]).prefetch(host)
+                self._coming[name] = traffic_on(self._device).prefetch(host)
+                self._shown[name] = _Shown(self._shown[name].value)
 
     def arrive(self, state: dict[str, Any]) -> None:
         """They are on the device again, and about to change."""
@@ -65,22 +69,44 @@ class Travelling:
             state[name] = traffic_on(value.device).arrived(value, self._hosts[name])
         self._leaving, self._coming = {}, {}
 
-    def show_on_device(self, state: dict[str, Any]) -> None:
-        """Put copies there of what is on the host, or on its way."""
-        for name, one in self._shown.items():
-            state[name] = one.to(self._device[name], copy=True)
-
-    def strange(self, state: Mapping[str, Any]) -> bool:
-        """Whether somebody else has put other states there, as `load_state_dict` does."""
-        return any(state.get(name) is not one for name, one in self._shown.items())
+    def settle(self, state: Mapping[str, Any]) -> bool:
+        """Take note of what was written between two steps to what the optimiser has; False if it has other states."""
+        if any(not one.is_in(state.get(name)) for name, one in self._shown.items()):
+            return False
+        changed = any(one.changed for one in self._shown.values())
+        if changed and self._leaving:
+            return False
+        if changed:
+            self.drop()
+        return True
 
     def home(self, state: dict[str, Any]) -> None:
-        """As `arrive`; states of others stay."""
-        if self.strange(state):
-            self.drop()
-        else:
+        """As `arrive`, after what was written between two steps; states of others stay."""
+        if self.settle(state):
             self.arrive(state)
+            return
+        self.drop()
+        for name, value in state.items():
+            if _is_large(value):
+                state[name] = value.to(self._device)
 
     def on_device(self) -> Iterator[torch.Tensor]:
+        """What has memory there."""
         yield from self._leaving.values()
         yield from self._coming.values()
+
+
+class _Shown:
+    """A tensor that the optimiser has, as it was when it was last copied."""
+
+    def __init__(self, value: torch.Tensor) -> None:
+        self.value, self._version, self._memory = value, value._version, value.data_ptr()
+
+    def is_in(self, now: Any) -> bool:
+        """Whether the optimiser still has it, in the same memory."""
+        return now is self.value and self.value.data_ptr() == self._memory
+
+    @property
+    def changed(self) -> bool:
+        """Whether somebody has written to it."""
+        return self.value._version != self._version

@@ -22,7 +22,7 @@ import torch
 from torch import fx
 
 from memsched.errors import InvalidInputError, MemschedError, shown
-from memsched.torch.compiled.joint import UPDATE, address
+from memsched.torch.compiled.joint import UPDATE, Update, address
 from memsched.torch.compiled.private import is_autocast_on
 from memsched.torch.compiled.states import Travelling, states_in
 from memsched.torch.compiled.update_costs import SMALL, UpdateCosts
@@ -70,13 +70,29 @@ def updates_of(model: torch.nn.Module, optimizer: Any, *, update: Any, rounds: b
     check_owner(optimizer, model)
     check_step(optimizer)
     updates = Updates(optimizer)
+    updates.names = {name: id(one) for name, one in model.named_parameters() if id(one) in updates.parameters}
     check_parameters(model, updates)
+    for place, one in enumerate(trained_by(optimizer)):
+        if one.requires_grad:
+            updates.cost(place)  # now: while PyTorch compiles, optimisers take other formulas
     return updates
 
 
 def check_parameters(model: torch.nn.Module, updates: Updates) -> None:
-    """Refuse gradients from before, which updates would not see, and hooks, which would not see gradients."""
-    for name, one in model.named_parameters():
+    """Refuse gradients from before, which updates would not see, and hooks, which would not see gradients.
+
+    And other parameters and options than those that were planned.
+    """
+    now = dict(model.named_parameters())
+    for name, known in updates.names.items():
+        if name not in now or id(now[name]) != known:
+            raise InvalidInputError(f"{name} is another tensor than when the step was planned; plan it as it is now")
+    if _options(updates.optimizer) != updates.options:
+        raise InvalidInputError(
+            "the optimizer has other groups, or other options besides their values (such as momentum, which was 0), "
+            "than when the step was planned; plan it as it is now"
+        )
+    for name, one in now.items():
         if id(one) in updates.parameters:
             if one.grad is not None:
                 raise InvalidInputError(
@@ -93,18 +109,23 @@ def check_parameters(model: torch.nn.Module, updates: Updates) -> None:
 class Updates:
     """An optimiser whose updates are operations of a step.
 
-    `dry`: it belongs to a look, and updates nothing.
+    With what is `looked_at` the optimiser is a copy of that one, without data, and updates nothing.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, *, dry: bool = False) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, *, looked_at: Updates | None = None) -> None:
         self.optimizer = optimizer
-        self._dry = dry
+        self._dry = looked_at is not None
         groups = enumerate(optimizer.param_groups)
         self._trained = [(k, one) for k, group in groups for one in group["params"]]  # with the numbers of their groups
         self._places = {id(one): place for place, (_, one) in enumerate(self._trained)}
+        self.names: dict[str, int] = {}  # of the model, and which tensors they were
+        self.options = _options(optimizer)
         self.planned: set[int] = set()  # places whose states are tensors of the plan
         self._travels = _TRAVELS.setdefault(optimizer, {})
         self._costs = UpdateCosts(optimizer)
+        self._original = looked_at or self
+        if looked_at is not None:  # a loss that is no part of the model has its parameters in their place
+            self._places |= looked_at._places
         # PyTorch's own wrappers take longer than the update of a small parameter. The first of a step goes through
         # them, so that a scheduler sees that there was one.
         self._step, self._told = inspect.unwrap(type(optimizer).step), False
@@ -141,7 +162,7 @@ class Updates:
             # foreach=True and nesterov=True; or if it lies otherwise than the parameter.
             others = storage in given or ends[storage] > 1 or bool(readers[storage])
             copied = others or example.stride() != parameter.stride()
-            seen = self._costs.of(*self._parameter(number))
+            seen = self._original.cost(number)
             workspace = seen.workspace + (parameter.nbytes if copied else 0)
             with graph.inserting_after(last):
                 args = self._serial, number, node, gradient, copied
@@ -168,6 +189,10 @@ class Updates:
         """Whether all states in the plan are there: the first step makes them."""
         return all(states_in(self._state(place)) for place in self.planned)
 
+    def cost(self, place: int) -> Update:
+        """Of an update, whose place is left open."""
+        return self._costs.of(*self._parameter(place))
+
     @property
     def state_bytes(self) -> int:
         """Of the states of all parameters, once they are there."""
@@ -177,7 +202,7 @@ class Updates:
                 there = (k for k in tensors_of(state) if k.dim() > 0 or k.device.type == one.device.type)
                 found += distinct_bytes(there)
             else:
-                update = self._costs.of(*self._parameter(place))
+                update = self.cost(place)
                 found += update.state + update.numbers
         return found
 
@@ -188,13 +213,13 @@ class Updates:
         """
         memo: dict[int, Any] = {id(one): one for one in trained_by(self.optimizer)}
         made = Updates(copy.deepcopy(self.optimizer, memo))
-        made.planned = self.planned
+        made.planned, made.names, made._costs = self.planned, self.names, self._costs
         groups = made.optimizer.param_groups
         for place, one in enumerate(trained_by(self.optimizer)):
             state = made.optimizer.state
             if place in self._travels:
-                if not self._travels[place].strange(self._state(place)):
-                    self._travels[place].show_on_device(state[one])
+                large = ((name, k) for name, k in state[one].items() if isinstance(k, torch.Tensor) and k.dim() > 0)
+                state[one] |= {name: k.to(one.device) for name, k in large}
             elif place in self.planned and not state.get(one):  # as after a step
                 like = torch.nn.Parameter(one.detach().clone())
                 like.grad = torch.full_like(like, SMALL)
@@ -219,12 +244,12 @@ class Updates:
         """Before a step: bring states to where they are between two steps of a plan."""
         self._told, self._entered = False, 0
         for place, travelling in [*self._travels.items()]:
-            if border.get(place, "device") == "device" or travelling.strange(self._state(place)):
+            if border.get(place, "device") == "device" or not travelling.settle(self._state(place)):
                 self.home(place)
             elif border[place] == "both":
                 travelling.prefetch()
             else:
-                travelling.drop()
+                travelling.free(self._state(place))
         for place, where in border.items():
             if where == "host" and place not in self._travels:
                 self.offload(place)
@@ -264,10 +289,14 @@ class Updates:
     def _state(self, place: int) -> dict[str, Any]:
         return self.optimizer.state.get(self._parameter(place)[0], {})
 
-    def update(self, place: int, gradient: torch.Tensor) -> None:
-        """Let the optimiser step one parameter."""
+    def update(self, place: int, given: torch.Tensor, gradient: torch.Tensor) -> None:
+        """Let the optimiser step one parameter, whose memory the step was given."""
         if self._dry:
             return
+        if given.data_ptr() != self._parameter(place)[0].data_ptr():
+            raise MemschedError(
+                f"parameter {place} of the optimizer is no longer the one that the step trains; plan the step as it is"
+            )
         if (travelling := self._travels.get(place)) is not None:
             travelling.arrive(self._state(place))
             del self._travels[place]
@@ -291,7 +320,7 @@ class Updates:
         """Begin to copy states to the host."""
         state = self._state(place)
         if not self._dry and states_in(state):
-            self._travels[place] = travelling = Travelling()
+            self._travels[place] = travelling = Travelling(self._parameter(place)[0].device)
             travelling.offload(state)
 
     def free(self, place: int) -> None:
@@ -313,7 +342,8 @@ _TRAVELS = weakref.WeakKeyDictionary()
 
 
 def update(serial: int, place: int, parameter: torch.Tensor, gradient: torch.Tensor, copied: bool) -> None:
-    _KNOWN[serial].update(place, torch.empty_like(parameter).copy_(gradient) if copied else gradient)
+    own = torch.empty_like(parameter).copy_(gradient) if copied else gradient
+    _KNOWN[serial].update(place, parameter, own)
 
 
 def offload(serial: int, place: int) -> None:
@@ -330,6 +360,18 @@ def prefetch(serial: int, place: int) -> None:
 
 TRAVEL = {"offload": offload, "free": free, "prefetch": prefetch}
 """By the verb of a step, what moves states."""
+
+
+def _options(optimizer: torch.optim.Optimizer) -> list[set[str]]:
+    """Of each group, what is on."""
+    return [
+        {
+            name
+            for name, one in group.items()
+            if isinstance(one, int | float) and one and name not in ("lr", "initial_lr")
+        }
+        for group in optimizer.param_groups
+    ]
 
 
 def _readers(graph: fx.Graph) -> defaultdict[int, list[fx.Node]]:
