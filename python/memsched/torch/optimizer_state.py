@@ -67,12 +67,16 @@ def check_step(optimizer: torch.optim.Optimizer) -> None:
     """Refuse one whose step calls code that is not run here: the caller's hooks, or what took the place of `step`."""
     inner = (one for one in vars(optimizer).values() if isinstance(one, torch.optim.Optimizer))
     for one in (optimizer, *inner):
-        names = [str(getattr(called, "__name__", type(called).__name__)) for called in _around_step(one)]
-        if names:
+        if names := called_around(one):
             raise InvalidInputError(
                 f"the step of {type(one).__name__} also calls {', '.join(names)}, which is not run before training, so "
                 "what it holds would not count; remove the hook while you ask, and give what it holds as reserve=..."
             )
+
+
+def called_around(optimizer: torch.optim.Optimizer) -> list[str]:
+    """The names of what its step also calls."""
+    return [str(getattr(called, "__name__", type(called).__name__)) for called in _around_step(optimizer)]
 
 
 def _around_step(optimizer: torch.optim.Optimizer) -> list[Any]:

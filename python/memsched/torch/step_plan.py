@@ -23,7 +23,8 @@ from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import (
     CompiledPlan,
 )
-from memsched.torch.compiled.updates import Updates, check_parameters
+from memsched.torch.compiled.update_checks import check_parameters
+from memsched.torch.compiled.updates import Updates
 from memsched.torch.errors import told
 from memsched.torch.module_state import backward_aside
 from memsched.torch.nests import tensors_of
@@ -126,7 +127,7 @@ class StepPlan(ShowsResult):
         MemschedError
             Naming the first tensor that differs, or the bytes that exceed the budget.
         """
-        model, loss, updates = self._model, self._loss, self._updates
+        model, updates = self._model, self._updates
 
         def trial(step: Callable[..., Any]) -> Step:
             updates = step.updates if isinstance(step, _Updating) else None
@@ -151,6 +152,22 @@ class StepPlan(ShowsResult):
                 updated=updated,
             )
 
+        groups: list[Group] = []
+
+        def group() -> Group:
+            groups.append(Group(self._options, known=self._known, updates=updates and updates.copy()))
+            return groups[-1]
+
+        try:
+            return self._verified(model, args, trial, group)
+        finally:
+            for one in groups:  # what was compiled for them lives on, and their states need not
+                one.updates = None
+
+    def _verified(
+        self, model: torch.nn.Module, args: Sequence[Any], trial: Callable[..., Any], group: Callable[[], Group]
+    ) -> Verified:
+        loss = self._loss
         # What parts add to each other's gradients is counted as they run.
         counting = replace(self.plan, resident=replace(self.plan.resident, gradients=0))
         with told(model, args, loss=loss):
@@ -159,7 +176,7 @@ class StepPlan(ShowsResult):
                 then(model._call_impl, loss),
                 self._compiled,
                 start=lambda: untouched(model, args, loss),
-                group=lambda: Group(self._options, known=self._known, updates=updates and updates.copy()),
+                group=group,
                 plan=counting if self._rounds else self.plan,
                 device=self._device,
             )
@@ -184,6 +201,8 @@ class StepPlan(ShowsResult):
             )
         check_call(self._model, args)
         if updates is not None:
+            if not torch.is_grad_enabled():
+                raise InvalidInputError("a training step is taken under no_grad or inference_mode; call it outside")
             check_parameters(self._model, updates)
             updates.begin(self._border)
         rounds = self.result.schedule.rounds

@@ -28,7 +28,8 @@ from memsched.torch.compiled.plan import (
     plan_and_document,
     timed,
 )
-from memsched.torch.compiled.updates import Updates, updates_of
+from memsched.torch.compiled.update_checks import updates_of
+from memsched.torch.compiled.updates import Updates
 from memsched.torch.errors import CaptureError, told
 from memsched.torch.step_plan import StepPlan
 

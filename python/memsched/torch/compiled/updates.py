@@ -21,89 +21,19 @@ from typing import Any
 import torch
 from torch import fx
 
-from memsched.errors import InvalidInputError, MemschedError, shown
+from memsched.errors import MemschedError
 from memsched.torch.compiled.joint import UPDATE, Update, address
 from memsched.torch.compiled.private import is_autocast_on
 from memsched.torch.compiled.states import Travelling, states_in
 from memsched.torch.compiled.update_costs import SMALL, UpdateCosts
 from memsched.torch.errors import CaptureError
 from memsched.torch.nests import tensors_of
-from memsched.torch.optimizer_state import check_owner, check_step, distinct_bytes, trained_by
+from memsched.torch.optimizer_state import distinct_bytes, trained_by
 
 _SERIAL = itertools.count()
 _KNOWN: weakref.WeakValueDictionary[int, Updates]  # by serial number
 _TRAVELS: weakref.WeakKeyDictionary[torch.optim.Optimizer, dict[int, Travelling]]
 # Of each optimiser, by place: what has a good copy on the host. All plans of an optimiser share it.
-_TOGETHER = (torch.optim.LBFGS, torch.optim.SparseAdam)  # whose step needs all gradients, or sparse ones
-
-
-def updates_of(model: torch.nn.Module, optimizer: Any, *, update: Any, rounds: bool, planner: str) -> Updates:
-    """The updates of a step that is to be planned with them.
-
-    Raises
-    ------
-    InvalidInputError
-        They cannot be a part of it; named in the message.
-    """
-    if update is not True:
-        raise InvalidInputError(f"update is {shown(update)}; give True or False")
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise InvalidInputError(
-            f"update is True and optimizer is {shown(optimizer)}; give the torch.optim.Optimizer that updates"
-        )
-    kind = type(optimizer)
-    if getattr(torch.optim, kind.__name__, None) is not kind or kind in _TOGETHER:
-        raise InvalidInputError(
-            f"update is True and optimizer is {kind.__name__}, whose updates may depend on each other; give one of "
-            f"torch.optim other than {' and '.join(one.__name__ for one in _TOGETHER)}, or plan with update=False"
-        )
-    if rounds or planner not in ("auto", "selective"):
-        wrong = "rounds is True" if rounds else f"planner is {planner!r}"
-        raise InvalidInputError(f"update is True and {wrong}; whole steps are planned by selective, without rounds")
-    if any(group.get("differentiable") for group in optimizer.param_groups):
-        raise InvalidInputError("update is True and the optimizer is differentiable; make it with differentiable=False")
-    if isinstance(model, torch.nn.parallel.DistributedDataParallel):
-        raise InvalidInputError(
-            "update is True and the model is under DistributedDataParallel, which adds up gradients after the step has "
-            "used them; plan with update=False"
-        )
-    check_owner(optimizer, model)
-    check_step(optimizer)
-    updates = Updates(optimizer)
-    updates.names = {name: id(one) for name, one in model.named_parameters() if id(one) in updates.parameters}
-    check_parameters(model, updates)
-    for place, one in enumerate(trained_by(optimizer)):
-        if one.requires_grad:
-            updates.cost(place)  # now: while PyTorch compiles, optimisers take other formulas
-    return updates
-
-
-def check_parameters(model: torch.nn.Module, updates: Updates) -> None:
-    """Refuse gradients from before, which updates would not see, and hooks, which would not see gradients.
-
-    And other parameters and options than those that were planned.
-    """
-    now = dict(model.named_parameters())
-    for name, known in updates.names.items():
-        if name not in now or id(now[name]) != known:
-            raise InvalidInputError(f"{name} is another tensor than when the step was planned; plan it as it is now")
-    if _options(updates.optimizer) != updates.options:
-        raise InvalidInputError(
-            "the optimizer has other groups, or other options besides their values (such as momentum, which was 0), "
-            "than when the step was planned; plan it as it is now"
-        )
-    for name, one in now.items():
-        if id(one) in updates.parameters:
-            if one.grad is not None:
-                raise InvalidInputError(
-                    f"{name} has a gradient from before, which a step with update=True does not add to; call "
-                    "optimizer.zero_grad() first"
-                )
-            if one._backward_hooks or one._post_accumulate_grad_hooks:
-                raise InvalidInputError(
-                    f"{name} has a hook for its gradient, which a step with update=True does not call; remove it, or "
-                    "plan with update=False"
-                )
 
 
 class Updates:
@@ -119,7 +49,7 @@ class Updates:
         self._trained = [(k, one) for k, group in groups for one in group["params"]]  # with the numbers of their groups
         self._places = {id(one): place for place, (_, one) in enumerate(self._trained)}
         self.names: dict[str, int] = {}  # of the model, and which tensors they were
-        self.options = _options(optimizer)
+        self.form = form_of(optimizer)
         self.planned: set[int] = set()  # places whose states are tensors of the plan
         self._travels = _TRAVELS.setdefault(optimizer, {})
         self._costs = UpdateCosts(optimizer)
@@ -147,7 +77,7 @@ class Updates:
         if len(primals) != len(inputs) or any(_shape(one) != _shape(node.meta.get("val")) for node, one in pairs):
             raise CaptureError("AOTAutograd has merged its inputs, and no update would know its parameter")
         place = {node: k for k, node in enumerate(graph.nodes)}
-        readers = _readers(graph)
+        readers, written = _readers(graph), set[int]()
         given = {address(one) for node in placeholders for one in _examples(node)}
         ends = Counter(address(one) for node in returned[results:] if node is not None for one in _examples(node))
         for at, (node, parameter) in enumerate(pairs, results):
@@ -156,6 +86,12 @@ class Updates:
                 continue
             (example,) = _examples(gradient)
             storage, number = address(example), self._places[id(parameter)]
+            if number in written:
+                raise CaptureError(
+                    "the loss reads a parameter of the model, which would be updated twice; read it within the model, "
+                    "and let that return its loss"
+                )
+            written.add(number)
             using = [reader for one in _examples(node) for reader in readers[address(one)]]
             last = max([placeholders[-1], gradient, *using], key=place.__getitem__)
             # As autograd does: a copy, if others read it, who would see what the optimiser writes there, as with
@@ -254,6 +190,8 @@ class Updates:
             if where == "host" and place not in self._travels:
                 self.offload(place)
                 self.free(place)
+        if _bring_back not in self.optimizer._optimizer_step_pre_hooks.values():
+            self.optimizer.register_step_pre_hook(_bring_back)
 
     def entered(self) -> None:
         """A forward begins: in a step of several, a parameter might be updated before its gradient is complete."""
@@ -304,6 +242,7 @@ class Updates:
         groups = self.optimizer.param_groups
         cast = torch.autocast(parameter.device.type, enabled=False) if is_autocast_on() else nullcontext()
         try:
+            _AT_WORK.add(id(self.optimizer))
             self.optimizer.param_groups = [{**group, "params": [parameter]}]
             parameter.grad = gradient
             with cast, torch.no_grad():
@@ -315,6 +254,7 @@ class Updates:
         finally:
             self.optimizer.param_groups = groups
             parameter.grad = None
+            _AT_WORK.discard(id(self.optimizer))
 
     def offload(self, place: int) -> None:
         """Begin to copy states to the host."""
@@ -335,6 +275,15 @@ class Updates:
 
 
 _KNOWN = weakref.WeakValueDictionary()
+_AT_WORK = set[int]()  # optimisers that update by a plan, by identity
+
+
+def _bring_back(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    """Before a step of the optimiser that is none of a plan's: its states come to the device."""
+    if id(optimizer) not in _AT_WORK and _TRAVELS.get(optimizer):
+        Updates(optimizer).home()
+
+
 _TRAVELS = weakref.WeakKeyDictionary()
 
 
@@ -362,14 +311,14 @@ TRAVEL = {"offload": offload, "free": free, "prefetch": prefetch}
 """By the verb of a step, what moves states."""
 
 
-def _options(optimizer: torch.optim.Optimizer) -> list[set[str]]:
-    """Of each group, what is on."""
+def form_of(optimizer: torch.optim.Optimizer) -> list[tuple[list[int], set[str]]]:
+    """Of each group, its parameters, by identity, and which options are on."""
+    values = ("lr", "initial_lr")
     return [
-        {
-            name
-            for name, one in group.items()
-            if isinstance(one, int | float) and one and name not in ("lr", "initial_lr")
-        }
+        (
+            list(map(id, group["params"])),
+            {name for name, one in group.items() if isinstance(one, int | float) and one and name not in values},
+        )
         for group in optimizer.param_groups
     ]
 

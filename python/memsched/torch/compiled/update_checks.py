@@ -1,0 +1,86 @@
+"""Which optimisers and parameters a step can update by its plan; what it cannot is refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from memsched.errors import InvalidInputError, shown
+from memsched.torch.compiled.updates import Updates, form_of
+from memsched.torch.optimizer_state import called_around, check_owner, trained_by
+
+_TOGETHER = (torch.optim.LBFGS, torch.optim.SparseAdam)  # whose step needs all gradients, or sparse ones
+
+
+def updates_of(model: torch.nn.Module, optimizer: Any, *, update: Any, rounds: bool, planner: str) -> Updates:
+    """The updates of a step that is to be planned with them.
+
+    Raises
+    ------
+    InvalidInputError
+        They cannot be a part of it; named in the message.
+    """
+    if update is not True:
+        raise InvalidInputError(f"update is {shown(update)}; give True or False")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise InvalidInputError(
+            f"update is True and optimizer is {shown(optimizer)}; give the torch.optim.Optimizer that updates"
+        )
+    kind = type(optimizer)
+    if getattr(torch.optim, kind.__name__, None) is not kind or kind in _TOGETHER:
+        raise InvalidInputError(
+            f"update is True and optimizer is {kind.__name__}, whose updates may depend on each other; give one of "
+            f"torch.optim other than {' and '.join(one.__name__ for one in _TOGETHER)}, or plan with update=False"
+        )
+    if rounds or planner not in ("auto", "selective"):
+        wrong = "rounds is True" if rounds else f"planner is {planner!r}"
+        raise InvalidInputError(f"update is True and {wrong}; whole steps are planned by selective, without rounds")
+    if any(group.get("differentiable") for group in optimizer.param_groups):
+        raise InvalidInputError("update is True and the optimizer is differentiable; make it with differentiable=False")
+    if isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        raise InvalidInputError(
+            "update is True and the model is under DistributedDataParallel, which adds up gradients after the step has "
+            "used them; plan with update=False"
+        )
+    check_owner(optimizer, model)
+    updates = Updates(optimizer)
+    updates.names = {name: id(one) for name, one in model.named_parameters() if id(one) in updates.parameters}
+    check_parameters(model, updates)
+    for place, one in enumerate(trained_by(optimizer)):
+        if one.requires_grad:
+            updates.cost(place)  # now: while PyTorch compiles, optimisers take other formulas
+    return updates
+
+
+def check_parameters(model: torch.nn.Module, updates: Updates) -> None:
+    """Refuse gradients from before, which updates would not see, and hooks, which would not see gradients.
+
+    And other parameters and options than those that were planned.
+    """
+    now = dict(model.named_parameters())
+    for name, known in updates.names.items():
+        if name not in now or id(now[name]) != known:
+            raise InvalidInputError(f"{name} is another tensor than when the step was planned; plan it as it is now")
+    if form_of(updates.optimizer) != updates.form:
+        raise InvalidInputError(
+            "the optimizer has other groups, or other options besides their values (such as momentum, which was 0), "
+            "than when the step was planned; plan it as it is now"
+        )
+    if called := called_around(updates.optimizer):
+        raise InvalidInputError(
+            f"the step of {type(updates.optimizer).__name__} also calls {', '.join(called)}, which a step with "
+            "update=True would call between updates; remove the hook, or plan with update=False"
+        )
+    for name, one in now.items():
+        if id(one) in updates.parameters:
+            if one.grad is not None:
+                raise InvalidInputError(
+                    f"{name} has a gradient from before, which a step with update=True does not add to; call "
+                    "optimizer.zero_grad() first"
+                )
+            if one._backward_hooks or one._post_accumulate_grad_hooks:
+                raise InvalidInputError(
+                    f"{name} has a hook for its gradient, which a step with update=True does not call; remove it, or "
+                    "plan with update=False"
+                )
