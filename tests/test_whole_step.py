@@ -267,6 +267,20 @@ def test_what_has_no_plan_has_no_least_memory() -> None:
         ms.with_addresses(ms.selective(problem, 300, 8.0))
 
 
+def test_a_period_that_meets_its_bound_ends_the_search_of_auto(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sum of the same times in another order, it may be a bit above: all rungs were tried, for half a minute."""
+    document = layers(6).to_json()
+    for k, one in enumerate(document["ops"]):
+        one["choices"][0]["time"] = 1.0 / (3 + k)
+    problem = ms.Graph.from_json(document)
+    tried: list[str] = []
+    monkeypatch.setattr(memsched.study.auto, "_draft", lambda _, name, *__: tried.append(name))
+    found = ms.plan(problem, device=ms.Device(ms.peak_memory(problem), 8.0))
+    assert found.optimal
+    assert found.makespan > found.lower_bound  # by rounding: else this says nothing
+    assert tried == []
+
+
 def test_without_time_no_clock_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a limit of 0 the search ends after its moves, for how far it comes in a moment is another each time."""
     limits = []

@@ -68,7 +68,7 @@ def planned(
     """With the budget, or the least that has a plan."""
 
     def within(given: Any) -> StepPlan:
-        more = {"device": V100, "bandwidth": link, "optimizer": optimizer}
+        more: dict[str, Any] = {"device": V100, "bandwidth": link, "optimizer": optimizer, "planner": "selective"}
         return mt.plan_step(model, (x,), loss, budget=given, update=True, **more)
 
     try:
@@ -470,7 +470,8 @@ def test_what_cannot_be_a_part_of_the_step_is_refused() -> None:
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def refused(match: str, kind: type[Exception] = InvalidInputError, **options: Any) -> None:
-        given = {"budget": "100%", "device": V100, "optimizer": sgd, "update": True, "model": model, **options}
+        given: dict[str, Any] = {"budget": "100%", "device": V100, "optimizer": sgd, "update": True, "model": model}
+        given |= options
         with pytest.raises(kind, match=match):
             mt.plan_step(given.pop("model"), (x,), loss, **given)
 

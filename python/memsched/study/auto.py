@@ -22,7 +22,7 @@ from memsched.problems.budget import make_device, told_bytes, told_memory
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import ChunkLike, Problem, fields_of, graph_of, least_memory
 from memsched.result import Result
-from memsched.study.ladder import below, size_of
+from memsched.study.ladder import below, reachable, size_of
 from memsched.support import checks, quantities
 from memsched.support.docstrings import documented
 from memsched.support.formats import exact_bytes, format_bytes, format_percent, format_seconds, unit_written
@@ -156,7 +156,7 @@ def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object], 
         rest, none = graph_bound(graph_of(problem), rung), True
         told(progress, "smaller devices", dict(enumerate(plans)))
         for name in names:
-            hopeful = PLANNERS[name].free or rest < _least_makespan(plans)
+            hopeful = PLANNERS[name].free or reachable(rest, problem) < _least_makespan(plans)
             if hopeful and time.perf_counter() < until and (same_link or PLANNERS[name].uses_link):
                 own = _auto(name, fixed | _left(until), timed=until < math.inf)
                 one = _draft(problem, name, rung, own)

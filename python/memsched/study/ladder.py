@@ -21,6 +21,7 @@ QUICK = 30  # stages, or half the ops: up to here the ladder is fine
 LONG = 48  # ops of a graph: above, only memories are tried
 LONGEST = 100  # ops of a graph: above, there is no ladder
 OCTAVES = 6  # links up to 2^6 times slower and faster than the one that moves everything during the computation
+_ROUNDING = 1e-12  # as of `Result.optimal`
 HOST_PARTS = (2, 4, 8)  # rungs of the host memory: these fractions of the bytes of all tensors
 
 
@@ -59,13 +60,18 @@ def below(
             rung = altered(device, memory=memory, d2h=d2h, h2d=h2d)
             if time.perf_counter() >= until:
                 return
-            if best() <= recompute_bound(graph_of(problem, chunk), rung):
+            if best() <= reachable(recompute_bound(graph_of(problem, chunk), rung), problem):
                 if memory == device.memory:
                     return
                 break
             for host in hosts:
                 if (memory, d2h, h2d, host) != (device.memory, device.d2h, device.h2d, device.host_memory):
                     yield altered(rung, host_memory=host)
+
+
+def reachable(bound: float, problem: Problem) -> float:
+    """The makespan of a plan that meets a bound: a period, a sum of the same times in another order, a bit more."""
+    return bound * (1 + _ROUNDING) if isinstance(problem, Graph) and problem.persistent else bound
 
 
 @once_per_object
