@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from fractions import Fraction
+from itertools import pairwise
 from math import isclose
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 
 import memsched as ms
 from memsched.cli.app import command_line
+from memsched.show.trace import intervals
 from memsched.testing import random_repeated, repeated_schedules
 from oracles.steady import IllegalError, least_period, period
 from plans import device, graph, op, plan, tensor
@@ -321,29 +323,49 @@ def test_rounding_changes_nothing(seed: int) -> None:
     check(random_repeated(seed))
 
 
-def test_pictures_and_reports_refuse_what_is_repeated(tmp_path: Path) -> None:
-    """They would end the memory with the last step, which ends after the period; the command line tells the numbers."""
+@pytest.mark.parametrize("first", [0, pytest.param(100, marks=pytest.mark.slow)])
+def test_a_picture_shows_one_period(first: int) -> None:
+    """All that a repetition does, where it falls in a period; no stream does two things at once."""
+    for seed in range(first, first + 60):
+        problem, schedule, machine = random_repeated(seed)
+        made = {"planner": "by hand", "problem": problem, "schedule": schedule, "device": machine, "runtime": 0.0}
+        result = ms.Result(**made, timeline=ms.simulate(problem, schedule, machine), lower_bound=0.0)
+        found, period, timeline = intervals(result), result.makespan, result.timeline
+        assert all(0 <= one.start <= one.end <= period * (1 + 1e-9) for one in found), seed
+        for step in {one.step for one in found}:
+            whole = sum(one.end - one.start for one in found if one.step == step)
+            assert whole == pytest.approx(timeline.end[step] - timeline.start[step], abs=1e-9 * period)
+        for lane in range(3):
+            busy = sorted((one.start, one.end) for one in found if one.lane == lane and one.end > one.start)
+            assert all(a[1] <= b[0] + 1e-9 * period for a, b in pairwise(busy)), seed
+
+
+def test_what_is_repeated_is_drawn_and_has_no_report_yet(tmp_path: Path) -> None:
     problem, schedule, machine = random_repeated(7)
     made = {"planner": "by hand", "problem": problem, "schedule": schedule, "device": machine, "runtime": 0.0}
     result = ms.Result(**made, timeline=ms.simulate(problem, schedule, machine), lower_bound=0.0)
-    for show in (ms.plot, ms.trace, lambda one: ms.write_report(one, tmp_path / "a.html")):
-        with pytest.raises(ms.InvalidInputError, match="'step' has persistent tensors, such as 'p0', so its plan is"):
-            show(result)
+    told = "'step' has persistent tensors, such as 'p0', so its plan is repeated without end, which no report shows yet"
+    with pytest.raises(ms.InvalidInputError, match=told):
+        ms.write_report(result, tmp_path / "a.html")
+    assert "repeated without end: one period is shown" in " ".join(one.get_text() for one in ms.plot(result).texts)
     with pytest.raises(ms.MemschedError, match="so its plan is repeated without end, and has no addresses yet"):
         ms.plot_addresses(result)
     assert "<table" in result._repr_html_()
-    assert "<img" not in result._repr_html_()
+    assert "<img" in result._repr_html_()
     path = tmp_path / "result.json"
     path.write_text(json.dumps(result.to_json()))
     for command in (["simulate"], ["validate"]):
         said = CliRunner().invoke(command_line, [*command, str(path), "--json"])
         assert said.exit_code == 0, said.output
         assert json.loads(said.output)["makespan"] == result.makespan
-    for command, name in (("report", "r.html"), ("plot", "p.png"), ("trace", "t.json")):
+    said = CliRunner().invoke(command_line, ["report", str(path), "-o", str(tmp_path / "r.html")])
+    assert said.exit_code != 0
+    assert "so its plan is repeated without end" in " ".join(said.output.split())
+    assert not (tmp_path / "r.html").exists()
+    for command, name in (("plot", "p.png"), ("trace", "t.json")):
         said = CliRunner().invoke(command_line, [command, str(path), "-o", str(tmp_path / name)])
-        assert said.exit_code != 0
-        assert "so its plan is repeated without end" in " ".join(said.output.split())
-        assert not (tmp_path / name).exists()
+        assert said.exit_code == 0, said.output
+        assert (tmp_path / name).exists()
 
 
 def test_ctrl_c_ends_a_long_search_for_the_period() -> None:

@@ -508,6 +508,9 @@ def test_what_cannot_be_a_part_of_the_step_is_refused() -> None:
 
 def test_the_report_tells_of_states() -> None:
     model, x = mlp(), torch.randn(8, 24)
-    report = planned(model, x, torch.optim.AdamW(model.parameters())).report()
+    plan = planned(model, x, torch.optim.AdamW(model.parameters()))
+    report = plan.report()
+    assert {"0.0/states:0", "3.0/states:7"} <= set(plan.shown.schedule.border)
+    assert ms.validate(plan.shown).makespan == plan.result.makespan
     assert "states           18.8 KiB of the optimiser" in report
     assert "of them on the host between steps" in report

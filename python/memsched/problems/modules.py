@@ -8,7 +8,7 @@ from memsched.support.documents import Document
 
 
 def in_modules(document: Document, modules: Mapping[str, str]) -> Document:
-    """The JSON form of the same result, with these modules in the names of ops, and of the tensors that they write.
+    """The JSON form of the same result, with these modules in the names of ops, and of what they write and update.
 
     Examples
     --------
@@ -22,11 +22,13 @@ def in_modules(document: Document, modules: Mapping[str, str]) -> Document:
     if not isinstance(graph, dict) or "ops" not in graph:
         return document
     ops = {op["name"]: _called(op["name"], modules.get(op["name"])) for op in graph["ops"]}
-    tensors = {name: _called(name, modules.get(op["name"])) for op in graph["ops"] for name in op["writes"]}
+    changed_by = ((op, name) for op in graph["ops"] for name in (*op["writes"], *op.get("updates", ())))
+    tensors = {name: _called(name, modules.get(op["name"])) for op, name in changed_by}
 
     def names(given: list[str]) -> list[str]:
         return [tensors.get(name, name) for name in given]
 
+    border = document["schedule"].get("border")
     lists = ("reads", "writes", "tape", "updates")
     steps = []
     for step in document["schedule"]["steps"]:
@@ -51,7 +53,11 @@ def in_modules(document: Document, modules: Mapping[str, str]) -> Document:
                 for op in graph["ops"]
             ],
         },
-        "schedule": {**document["schedule"], "steps": steps},
+        "schedule": {
+            **document["schedule"],
+            "steps": steps,
+            **({"border": {tensors.get(name, name): place for name, place in border.items()}} if border else {}),
+        },
         "placement": placement
         and {
             **placement,

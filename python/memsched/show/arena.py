@@ -22,12 +22,12 @@ def budget_of(result: Result) -> int:
 
 
 def check_drawn(result: Result) -> None:
-    """Refuse a plan that is repeated without end: its steps overlap those of the next repetition."""
+    """Refuse a plan that is repeated without end, of whose steps in a period some are those of other repetitions."""
     graph = largest_graph(result.problem, result.schedule)
     if graph.persistent:
         raise InvalidInputError(
             f"'{graph.name}' has persistent tensors, such as {shown(graph.persistent[0])}, so its plan is repeated "
-            "without end, which no picture, trace or report shows yet; read result.timeline"
+            "without end, which no report shows yet; plot(result) draws one period"
         )
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass
 from typing import Any
 
 from memsched.errors import InvalidInputError
 from memsched.result import Planned, Result, results_in
-from memsched.show.arena import budget_of, check_drawn
+from memsched.show.arena import budget_of
 from memsched.support import checks
 from memsched.support.docstrings import documented
 
 LANES = ("compute", "device to host", "host to device")
 _VERBS = ("run", "offload", "prefetch")  # of the steps in each lane
 _PROCESS = 1
+_ROUNDING = 1e-12  # of times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,16 +35,16 @@ class Interval:
 def intervals(result: Result) -> list[Interval]:
     """The runs and transfers of a result in the order of its schedule, with the times of its timeline.
 
-    InvalidInputError: the timeline does not belong to the schedule, the schedule does not belong to the problem, or it
-    is repeated without end.
+    Of a plan that is repeated without end, those of one period in a steady state; what crosses its end is in two parts.
+    InvalidInputError: the timeline does not belong to the schedule, or the schedule does not belong to the problem.
     """
-    check_drawn(result)
     schedule, timeline = result.schedule, result.timeline
     if len(timeline.start) != len(schedule.steps):
         raise InvalidInputError(
             f"the timeline has {len(timeline.start)} steps, the schedule {len(schedule.steps)}; simulate it"
         )
     graph = result.graph
+    period = float(timeline.makespan) if graph.persistent else math.inf
     phases = {op["name"]: _phase(op) for op in graph.ops}
     sizes = {tensor["name"]: tensor["size"] for tensor in graph.tensors}
     seen: set[str] = set()
@@ -58,18 +60,28 @@ def intervals(result: Result) -> list[Interval]:
         if verb == "run":
             kind = "recompute" if name in seen else phases[name]
             seen.add(name)
-        found.append(
+        found += [
             Interval(
                 step=index,
                 lane=_VERBS.index(verb),
                 kind=kind,
                 name=name,
-                start=float(timeline.start[index]),
-                end=float(timeline.end[index]),
+                start=start,
+                end=end,
                 bytes=None if verb == "run" else int(sizes[name]),
             )
-        )
+            for start, end in _within(float(timeline.start[index]), float(timeline.end[index]), period)
+        ]
     return found
+
+
+def _within(start: float, end: float, period: float) -> list[tuple[float, float]]:
+    """When a step is under way in one period, if it begins anew in each."""
+    if not 0.0 < period < math.inf:
+        return [(start, end)]
+    first = start % period
+    last = first + (end - start)
+    return [(first, last)] if last <= period * (1 + _ROUNDING) else [(first, period), (0.0, last - period)]
 
 
 def _phase(op: dict[str, Any]) -> str:
@@ -118,7 +130,8 @@ def trace(result: Planned) -> dict[str, Any]:
     -------
     dict
         In the Trace Event Format, ready for `json.dump`: times in microseconds, one complete event ("X") per
-        run or transfer, and counter events ("C") in bytes, resident included.
+        run or transfer, and counter events ("C") in bytes, resident included. Of a plan that is repeated without end,
+        those of one period.
 
     Raises
     ------

@@ -182,6 +182,8 @@ def _title(result: Result, lanes: Lanes) -> str:
     rounds = count_rounds(result.schedule.rounds)
     if rounds > 1:
         facts.append(f"the first of {rounds} rounds is shown")
+    if result.graph.persistent:
+        facts.append("repeated without end: one period is shown")
     return ", ".join(facts)
 
 
@@ -190,7 +192,8 @@ def plot(result: Planned, path: str | os.PathLike[str] | None = None) -> Figure:
     """Draw a result: the three streams and, on the same time axis, the memory in use.
 
     Bars that have room are named, in a chain also by their stages. Streams without transfers are left out. Of a plan in
-    rounds the first round is drawn. Needs matplotlib; does not touch pyplot's global state.
+    rounds the first round is drawn, of one that is repeated without end one period. Needs matplotlib; does not touch
+    pyplot's global state.
 
     Examples
     --------

@@ -82,7 +82,8 @@ def name_of(joint: Joint, storage: int) -> str:
 
 def state_name(op: Operation) -> str:
     """Of the tensor that stands for the states of the optimiser that an update changes."""
-    return f"state of {op.node.name}"
+    assert op.update is not None
+    return f"states:{op.update.place}"
 
 
 def held_storages(joint: Joint) -> set[int]:
