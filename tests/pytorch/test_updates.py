@@ -485,6 +485,8 @@ def test_what_cannot_be_a_part_of_the_step_is_refused() -> None:
     refused("make it with differentiable=False", optimizer=different)
     other = torch.optim.SGD(mlp(5, 16).parameters(), lr=0.1)
     refused("built for another model", optimizer=other)
+    other = torch.optim.SGD(mlp().parameters(), lr=0.1)
+    refused("the optimizer updates no parameter of the step; was it built for another model", optimizer=other)
     broken = Broken()
     refused(
         "captured in 3 graphs",
@@ -514,3 +516,4 @@ def test_the_report_tells_of_states() -> None:
     assert ms.validate(plan.shown).makespan == plan.result.makespan
     assert "states           18.8 KiB of the optimiser" in report
     assert "of them on the host between steps" in report
+    assert "what is updated\n  8 of 8 parameters, by AdamW" in report

@@ -83,8 +83,13 @@ class StepPlan(ShowsResult):
 
     def report(self) -> str:
         """What the plan does and what it costs, as text."""
+        updates = []
+        if self._updates is not None:
+            learning = sum(one.requires_grad for one in self._model.parameters())
+            kind = type(self._updates.optimizer).__name__
+            updates = [f"\nwhat is updated\n  {self._updates.count} of {learning} parameters, by {kind}"]
         told = [f"\nnot counted\n  {NO_OPTIMIZER}"] if self._options.optimizer is None else []
-        return "\n".join([replace(self.plan, result=self.result).report(), *told])
+        return "\n".join([replace(self.plan, result=self.result).report(), *updates, *told])
 
     def step(self, *args: Any) -> torch.Tensor:
         """One training step as planned: forward, loss and backward, and with `update=True` the updates.

@@ -75,7 +75,7 @@ def plan_step(
     budget, device, optimizer, bandwidth, host_memory, reserve, time_limit
         As `memsched.torch.plan` takes them.
     planner : str
-        "auto" or one of the planners for graphs.
+        "auto" or one of the planners for graphs; with `update=True` both "auto" and "selective" are `selective`.
     rounds : bool
         The batch may be split.
     update : bool
@@ -118,7 +118,7 @@ def plan_step(
         model,
         budget=budget,
         device=device,
-        planner=planner,
+        planner=planner if updates is None or planner != "auto" else "selective",  # alone, "auto" would ask it for much
         bandwidth=bandwidth,
         host_memory=host_memory,
         reserve=reserve,
@@ -155,10 +155,16 @@ class _Steps:
     def planned(self) -> StepPlan:
         """Of the whole batch at once."""
         seen = self._look(self._args)
+        operations = seen.visits[0].joint.operations
+        updates = [(op, op.update) for op in operations if op.update is not None]
+        if self._updates is not None:
+            self._updates.count = len(updates)
+            if not updates:
+                raise InvalidInputError(
+                    "the optimizer updates no parameter of the step; was it built for another model, or a copy of this?"
+                )
         made, document = plan_and_document(seen.visits, seen.returns, seen.resident, self._options, name=self._name)
         key = key_of_step(made.result.graph, self._options, device_of(self._model))
-        operations = seen.visits[0].joint.operations
-        updates = ((op, op.update) for op in operations if op.update is not None)
         travelling = {state_name(op): one.place for op, one in updates if one.state}
         known = {key: document}
         given = self._model, self._loss, self._args, self._options

@@ -50,6 +50,7 @@ class Updates:
         self._places = {id(one): place for place, (_, one) in enumerate(self._trained)}
         self.names: dict[str, int] = {}  # of the model, and which tensors they were
         self.form = form_of(optimizer)
+        self.count = 0  # of the updates in the step
         self.planned: set[int] = set()  # places whose states are tensors of the plan
         self._travels = _TRAVELS.setdefault(optimizer, {})
         self._costs = UpdateCosts(optimizer)
