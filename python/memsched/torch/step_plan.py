@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +16,7 @@ from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem
 from memsched.result import Result
 from memsched.support.documents import Document
+from memsched.support.formats import format_bytes, format_seconds, unit_written
 from memsched.torch.batches import narrowed, parts_in
 from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.group import Group
@@ -43,7 +45,11 @@ class StepPlan(ShowsResult):
     result : Result
         The plan of the step's graph, or of a family of graphs, simulated. Budget, peak and resident bytes are those of
         the whole process.
+    waiting : StepPlan or None
+        Of a micro-batch whose gradients wait for the step, with `accumulate=True`.
     """
+
+    waiting: StepPlan | None = None
 
     def __init__(
         self,
@@ -61,7 +67,7 @@ class StepPlan(ShowsResult):
         self._model, self._loss, self._options, self._known = model, loss, options, known
         self._device, self._rounds = device_of(model), isinstance(result.problem, GraphFamily)
         self._like = [_described(leaf) for leaf in pytree.tree_leaves(tuple(args))]
-        border = result.schedule.border
+        border, self._travelling = result.schedule.border, travelling
         self._updates = updates
         if updates is not None:
             updates.planned = set(travelling.values())
@@ -70,6 +76,22 @@ class StepPlan(ShowsResult):
 
     def __repr__(self) -> str:
         return f"StepPlan({self.result!r})"
+
+    def wait_by(self, waiting: StepPlan, on_host: Mapping[int, int]) -> None:
+        """Steps whose gradients wait follow a plan of their own, which finds the states at these places on the host."""
+        self.waiting = waiting
+        waiting._border = {place: "host" if place in on_host else "device" for place in self._border}
+
+    @property
+    def states(self) -> dict[int, int]:
+        """Bytes of the optimiser's states that may travel, by the place of their parameter."""
+        sizes = {one["name"]: one["size"] for one in self.result.graph.tensors}
+        return {place: sizes[name] for name, place in self._travelling.items()}
+
+    @property
+    def on_host(self) -> dict[int, int]:
+        """Of these, those that are on the host alone between steps."""
+        return {place: size for place, size in self.states.items() if self._border[place] == "host"}
 
     @property
     def problem(self) -> Problem:
@@ -81,13 +103,25 @@ class StepPlan(ShowsResult):
         """Of the whole process, in bytes."""
         return self.result.peak_memory
 
+    @property
+    def norm(self) -> torch.Tensor | None:
+        """The norm of all gradients of the last step before `max_norm` clipped them: one number on the device."""
+        norm = None if self._updates is None else self._updates.norm
+        return None if norm is None else norm.clone()
+
     def report(self) -> str:
         """What the plan does and what it costs, as text."""
         updates = []
         if self._updates is not None:
             learning = sum(one.requires_grad for one in self._model.parameters())
             kind = type(self._updates.optimizer).__name__
-            updates = [f"\nwhat is updated\n  {self._updates.count} of {learning} parameters, by {kind}"]
+            most = self._updates.how.max_norm
+            clipped = "" if most is None else f"; gradients are clipped to a norm of {most:g} of all"
+            updates = [f"\nwhat is updated\n  {len(self._updates.places)} of {learning} parameters, by {kind}{clipped}"]
+        if self.waiting is not None:
+            waiting, unit = self.waiting.result, unit_written(self.result.device)
+            took = f"{format_seconds(waiting.timeline.makespan)}, {format_bytes(waiting.peak_memory, unit)}"
+            updates.append(f"\nmicro-batches whose gradients wait for a step\n  each takes {took}")
         told = [f"\nnot counted\n  {NO_OPTIMIZER}"] if self._options.optimizer is None else []
         return "\n".join([replace(self.plan, result=self.result).report(), *updates, *told])
 
@@ -116,6 +150,15 @@ class StepPlan(ShowsResult):
         """
         return self._take(self._step, args, updates=self._updates)
 
+    def accumulate(self, *args: Any) -> torch.Tensor:
+        """One micro-batch whose gradients wait in `.grad`, where the next `step` adds to them; nothing is updated.
+
+        Takes, returns and raises what `step` does, and asks for a plan with `accumulate=True`.
+        """
+        if self.waiting is None:
+            raise InvalidInputError("the step is planned without accumulate=True; plan it with update=True and that")
+        return self.waiting.step(*args)
+
     def bring_back(self) -> None:
         """Bring the optimiser's states to the device, which a plan with `update=True` may keep on the host."""
         if self._updates is not None:
@@ -140,9 +183,11 @@ class StepPlan(ShowsResult):
             learning |= {f"input {k}": one for k, one in enumerate(tensors_of(args)) if one.requires_grad}
             value = self._take(step, args, own=set(map(id, learning.values())), updates=updates)
             updated: dict[str, torch.Tensor] = {}
-            if self._updates is not None:
+            if self._updates is not None and self._updates.how.updates:
                 if updates is None:
                     updates = self._updates.copy()
+                    if (most := updates.how.max_norm) is not None:
+                        updates.norm = torch.nn.utils.clip_grad_norm_(model.parameters(), most)
                     updates.optimizer.step()
                 updated = updates.after(model)
                 learning = {name: one for name, one in learning.items() if id(one) not in self._updates.parameters}
@@ -164,7 +209,8 @@ class StepPlan(ShowsResult):
             return groups[-1]
 
         try:
-            return self._verified(model, args, trial, group)
+            found = self._verified(model, args, trial, group)
+            return found if self.waiting is None else found.joined(self.waiting.verify(*args))
         finally:
             for one in groups:  # what was compiled for them lives on, and their states need not
                 one.updates = None
@@ -180,11 +226,24 @@ class StepPlan(ShowsResult):
                 trial,
                 then(model._call_impl, loss),
                 self._compiled,
-                start=lambda: untouched(model, args, loss),
+                start=self._start(args),
                 group=group,
                 plan=counting if self._rounds else self.plan,
                 device=self._device,
             )
+
+    def _start(self, args: Sequence[Any]) -> Callable[[], contextlib.AbstractContextManager[None]]:
+        """What leaves no trace of a step, before which gradients wait if it adds to them."""
+
+        @contextlib.contextmanager
+        def start() -> Iterator[None]:
+            with untouched(self._model, args, self._loss):
+                updates = self._updates if self._updates is not None and self._updates.how.adds else None
+                for one in filter(updates.are_of, self._model.parameters()) if updates is not None else ():
+                    one.grad = torch.randn_like(one)
+                yield
+
+        return start
 
     def _compiled(self, group: Group) -> Callable[..., Any]:
         step = then(forward_of(self._model), self._loss)

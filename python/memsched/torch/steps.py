@@ -10,10 +10,11 @@ import torch
 from torch.utils import _pytree as pytree
 
 from memsched._core import Graph
-from memsched.errors import InvalidInputError
+from memsched.errors import InfeasibleError, InvalidInputError, shown
 from memsched.problems.budget import parse_memory, slowest, warn_if_slow
 from memsched.problems.family import GraphFamily
 from memsched.study.auto import plan as plan_problem
+from memsched.support import checks
 from memsched.support.arguments import public
 from memsched.support.documents import Document
 from memsched.torch.batches import narrowed, split_batch, told_of
@@ -29,7 +30,7 @@ from memsched.torch.compiled.plan import (
     timed,
 )
 from memsched.torch.compiled.update_checks import updates_of
-from memsched.torch.compiled.updates import Updates
+from memsched.torch.compiled.updates import How, Updates
 from memsched.torch.errors import CaptureError, told
 from memsched.torch.step_plan import StepPlan
 
@@ -50,6 +51,8 @@ def plan_step(
     rounds: bool = False,
     time_limit: float | None = None,
     update: bool = False,
+    max_norm: float | None = None,
+    accumulate: bool = False,
 ) -> StepPlan:
     """Fit a training step, forward and loss and backward, into a memory budget.
 
@@ -60,7 +63,7 @@ def plan_step(
     of the whole batch.
 
     With `update=True`, the step also updates the parameters, each as soon as nothing reads it any more and its gradient
-    is there. So there is never memory for all gradients at once, and the optimiser's states may travel: where there is
+    is there. So no memory is needed for all gradients at once, and the optimiser's states may travel: where there is
     a link, the plan keeps states on the host between steps and fetches each for its update. This is the whole step of
     OLLA (section 4.3 of its paper) with offloading.
 
@@ -80,7 +83,14 @@ def plan_step(
         The batch may be split.
     update : bool
         The step updates the parameters by `optimizer`, one of torch.optim whose updates do not depend on each other.
-        Clipping of gradients by their common norm, or a GradScaler, cannot come between.
+        A GradScaler cannot come between.
+    max_norm : float, optional
+        With `update=True`, gradients are clipped as `torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)` does
+        it. All updates then wait for the last gradient. `StepPlan.norm` is the norm of the last step.
+    accumulate : bool
+        With `update=True`, gradients of several micro-batches may add up: all but the last run by
+        `StepPlan.accumulate`, which is planned for the same budget, and `StepPlan.step` adds to what waits. All
+        gradients then count, also while none waits.
 
     Returns
     -------
@@ -113,7 +123,8 @@ def plan_step(
     loss = _own_loss if loss is None else loss
     if not isinstance(rounds, bool):
         raise InvalidInputError(f"rounds is {rounds!r}; give True or False: the planner decides how many there are")
-    updates = updates_of(model, optimizer, update=update, rounds=rounds, planner=planner) if update else None
+    how = _how(update, max_norm, accumulate)
+    updates = updates_of(model, optimizer, update=update, rounds=rounds, planner=planner, how=how) if update else None
     options = options_of(
         model,
         budget=budget,
@@ -127,7 +138,22 @@ def plan_step(
     )
     with told(model, args, loss=loss):
         steps = _Steps(model, tuple(args), loss, options, updates)
-        return steps.planned_in_rounds() if rounds else steps.planned()
+        if rounds:
+            return steps.planned_in_rounds()
+        return steps.planned_to_accumulate() if how.adds else steps.planned()
+
+
+def _how(update: bool, max_norm: float | None, accumulate: bool) -> How:
+    """What the step does with its gradients."""
+    if not isinstance(accumulate, bool):
+        raise InvalidInputError(f"accumulate is {shown(accumulate)}; give True or False")
+    if not update and (accumulate or max_norm is not None):
+        option = "accumulate" if accumulate else "max_norm"
+        raise InvalidInputError(
+            f"{option} is given and update is not: gradients of a step without updates are in .grad, and add up there; "
+            "clip them before optimizer.step()"
+        )
+    return How(None if max_norm is None else checks.non_negative("max_norm", max_norm, ""), adds=accumulate)
 
 
 def _own_loss(result: Any) -> torch.Tensor:
@@ -152,22 +178,42 @@ class _Steps:
         self._timed: dict[int, Timed] = {}
         self._looks: dict[int, Look] = {}
 
+    def planned_to_accumulate(self) -> StepPlan:
+        """Of the whole batch at once, beside gradients from before; and of a step whose gradients wait."""
+        assert self._updates is not None
+        made, updates = self.planned(), self._updates
+        waiting = Updates(updates.optimizer, how=replace(updates.how, max_norm=None, updates=False))
+        waiting.names = updates.names
+        for there in (made.on_host, made.states):
+            held = updates.state_bytes - sum(there.values())
+            options = replace(self._options, budget=made.result.schedule.budget, optimizer=held)
+            try:
+                made.wait_by(_Steps(self._model, self._args, self._loss, options, waiting).planned(), there)
+                break
+            except InfeasibleError:  # with all states on the host, perhaps
+                if there == made.states or slowest(made.result.device) == 0:
+                    raise
+        return made
+
     def planned(self) -> StepPlan:
         """Of the whole batch at once."""
         seen = self._look(self._args)
         operations = seen.visits[0].joint.operations
         updates = [(op, op.update) for op in operations if op.update is not None]
         if self._updates is not None:
-            self._updates.count = len(updates)
+            self._updates.places = {one.place for _, one in updates}
             if not updates:
                 raise InvalidInputError(
                     "the optimizer updates no parameter of the step; was it built for another model, or a copy of this?"
                 )
-        made, document = plan_and_document(seen.visits, seen.returns, seen.resident, self._options, name=self._name)
-        key = key_of_step(made.result.graph, self._options, device_of(self._model))
+        options = self._options
+        made, document = plan_and_document(seen.visits, seen.returns, seen.resident, options, name=self._name)
+        if self._updates is not None and self._updates.how.adds:  # also without gradients from before
+            options = replace(options, budget=made.result.schedule.budget)
+        key = key_of_step(made.result.graph, options, device_of(self._model))
         travelling = {state_name(op): one.place for op, one in updates if one.state}
         known = {key: document}
-        given = self._model, self._loss, self._args, self._options
+        given = self._model, self._loss, self._args, options
         return StepPlan(*given, made.result, made, known, self._updates, travelling)
 
     def planned_in_rounds(self) -> StepPlan:

@@ -42,6 +42,11 @@ class Verified:
     reordered: str | None
     difference: float = 0.0
 
+    def joined(self, other: Verified) -> Verified:
+        """With another step that takes turns with this one."""
+        peak, difference = max(self.peak_memory, other.peak_memory), max(self.difference, other.difference)
+        return Verified(peak, self.reordered or other.reordered, difference)
+
 
 def verified(
     trial: Callable[[Callable[..., Any]], Step],

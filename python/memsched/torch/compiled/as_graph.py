@@ -324,7 +324,7 @@ class _Part:
             "layer": op.number,
             "reads": [*changed, *gradients],
             "updates": changed,
-            "writes": [self._done[-1]],
+            "writes": [*map(self._name, op.writes), self._done[-1]],
             "choices": [
                 {
                     "alg": "plain",

@@ -35,6 +35,7 @@ from memsched.torch.compiled.private import (
 )
 from memsched.torch.compiled.unit import Unit
 from memsched.torch.compiled.unplanned import Guarded, unplanned, warn_of_containers, warn_unplanned
+from memsched.torch.compiled.update_writing import write_updates
 from memsched.torch.compiled.wrapper import around
 from memsched.torch.errors import CaptureError
 from memsched.torch.optimizer_state import is_strange
@@ -109,7 +110,7 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Cal
         if prepare is not None:
             prepare(joint)
         if group.updates is not None:
-            group.updates.write_into(joint, results, examples)
+            write_updates(joint, results, examples, group.updates)
         with without_new_guards(joint):
             unit = Unit(joint, results, static, group)
             check_gradients(module, unit.joint)

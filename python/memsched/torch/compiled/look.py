@@ -112,6 +112,8 @@ def _looked_at(
     needed = NO_LOSS
     # To look for NaN, as detect_anomaly does, is to look at values.
     looking_for_nan = torch.autograd.set_detect_anomaly(False)
+    if dry is not None and dry.how.adds:
+        _with_gradients(mode, model)
     with mode, _quiet() as said, torch.enable_grad(), looking_for_nan:
         if witness is not None:
             witness.began(model, (args, kwargs))
@@ -241,6 +243,14 @@ def without_data(
             f"{type(model).__name__} cannot be copied ({type(error).__name__}: {error}), which looking at it before "
             f"training takes; {INSTEAD}"
         ) from None
+
+
+def _with_gradients(mode: FakeTensorMode, model: torch.nn.Module) -> None:
+    """As after a step whose gradients wait."""
+    with mode:
+        for one in model.parameters():
+            if one.requires_grad and one.grad is None:
+                one.grad = torch.empty_like(one)
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from torch._higher_order_ops.wrap import tag_activation_checkpoint
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.fx.graph import _BoxedCodeGen
 from torch.optim import optimizer as _optimizers
+from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.checkpoint import checkpoint
 
@@ -48,6 +49,13 @@ def check_release(release: str = torch.__version__) -> None:
 def hint_of(size: Any) -> Any:
     """The size that was traced, without making it the only one; None where none is known."""
     return size.node.hint if isinstance(size, torch.SymInt) else size
+
+
+def grouped_by_type(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """The places of tensors in the order in which PyTorch goes through them by device and type."""
+    like = [torch.empty(0, dtype=one.dtype, device=one.device) for one in tensors]
+    groups = _group_tensors_by_device_and_dtype([like], with_indices=True)
+    return [k for _, places in groups.values() for k in places]
 
 
 def without_new_guards(joint: fx.GraphModule) -> contextlib.AbstractContextManager[object]:

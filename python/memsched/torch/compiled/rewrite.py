@@ -52,7 +52,7 @@ class _Writer:
         self.returned = set(joint.storages_in(joint.results))
         self.operations = {op.node.name: op for op in joint.operations}
         self.storages = {name_of(joint, s.number): s.number for s in joint.storages}
-        self.updates = {state_name(op): op.node for op in joint.operations if op.update is not None}
+        self.updates = {state_name(op): op.node for op in joint.operations if op.update and op.update.state}
         self.runs = Counter(step["run"] for step in (*forward, *backward) if "run" in step)
         self.states: dict[str, Any] = {}  # of the generators, before a random operation's first run
 

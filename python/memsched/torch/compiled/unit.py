@@ -279,7 +279,7 @@ class Unit:
         """
         traffic = traffic_on(self.joint.device)
         traffic.most = max(traffic.most, plan.result.timeline.bytes_out)
-        states = {state_name(op) for op in self.joint.operations if op.update is not None}
+        states = {state_name(op) for op in self.joint.operations if op.update and op.update.state}
         forward, backward = steps_of(plan.result.schedule.steps, visit, visits, states)
         key = str((sizes and sizes.values, forward, backward))
         if key not in self._code:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from memsched.errors import InvalidInputError, shown
-from memsched.torch.compiled.updates import Updates, form_of
+from memsched.torch.compiled.updates import How, Updates, form_of
 from memsched.torch.optimizer_state import called_around, check_owner, trained_by
 
 _TOGETHER = (torch.optim.LBFGS, torch.optim.SparseAdam)  # whose step needs all gradients, or sparse ones
 
 
-def updates_of(model: torch.nn.Module, optimizer: Any, *, update: Any, rounds: bool, planner: str) -> Updates:
+def updates_of(model: torch.nn.Module, optimizer: Any, *, update: Any, rounds: bool, planner: str, how: How) -> Updates:
     """The updates of a step that is to be planned with them.
 
     Raises
@@ -44,7 +45,7 @@ def updates_of(model: torch.nn.Module, optimizer: Any, *, update: Any, rounds: b
             "used them; plan with update=False"
         )
     check_owner(optimizer, model)
-    updates = Updates(optimizer)
+    updates = Updates(optimizer, how=how)
     updates.names = {name: id(one) for name, one in model.named_parameters() if id(one) in updates.parameters}
     check_parameters(model, updates)
     for place, one in enumerate(trained_by(optimizer)):
@@ -72,15 +73,45 @@ def check_parameters(model: torch.nn.Module, updates: Updates) -> None:
             f"the step of {type(updates.optimizer).__name__} also calls {', '.join(called)}, which a step with "
             "update=True would call between updates; remove the hook, or plan with update=False"
         )
+    if updates.how.max_norm is not None:
+        _check_all_updated(now, updates)
+    if updates.how.max_norm is not None or updates.how.adds:
+        _check_all_in_model(now, updates)
     for name, one in now.items():
         if id(one) in updates.parameters:
-            if one.grad is not None:
+            if one.grad is not None and not updates.how.adds:
                 raise InvalidInputError(
                     f"{name} has a gradient from before, which a step with update=True does not add to; call "
-                    "optimizer.zero_grad() first"
+                    "optimizer.zero_grad() first, or plan with accumulate=True"
+                )
+            if one.grad is not None and updates.places and not updates.are_of(one):
+                raise InvalidInputError(
+                    f"{name} has a gradient from before, and the step gives it none and does not update it; set its "
+                    ".grad to None"
                 )
             if one._backward_hooks or one._post_accumulate_grad_hooks:
                 raise InvalidInputError(
                     f"{name} has a hook for its gradient, which a step with update=True does not call; remove it, or "
                     "plan with update=False"
                 )
+
+
+def _check_all_updated(trained: Mapping[str, torch.Tensor], updates: Updates) -> None:
+    """Refuse gradients that would be in the norm of a plain step."""
+    for name, one in trained.items():
+        if one.requires_grad and id(one) not in updates.parameters:
+            raise InvalidInputError(
+                f"{name} needs a gradient and is not updated, so that max_norm would not know its norm; freeze it "
+                "(requires_grad_(False)), or give it to the optimizer"
+            )
+
+
+def _check_all_in_model(trained: Mapping[str, torch.Tensor], updates: Updates) -> None:
+    own = set(map(id, trained.values()))
+    others = [one for one in trained_by(updates.optimizer) if id(one) not in own]
+    if others:
+        option = "accumulate" if updates.how.adds else "max_norm"
+        raise InvalidInputError(
+            f"the optimizer also updates a parameter of shape {tuple(others[0].shape)} that is not the model's, and "
+            f"{option} is for the gradients of the model; make it a part of the model, or plan without {option}"
+        )

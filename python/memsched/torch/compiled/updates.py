@@ -10,30 +10,39 @@ from __future__ import annotations
 import copy
 import inspect
 import itertools
-import operator
 import weakref
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
+from torch.nn.utils import clip_grads_with_norm_
 
 from memsched.errors import MemschedError
-from memsched.torch.compiled.joint import UPDATE, Update, address
+from memsched.torch.compiled.clipping import norm_of, norm_of_all
+from memsched.torch.compiled.joint import Update
 from memsched.torch.compiled.private import is_autocast_on
 from memsched.torch.compiled.states import Travelling, states_in
 from memsched.torch.compiled.update_costs import SMALL, UpdateCosts
-from memsched.torch.errors import CaptureError
 from memsched.torch.nests import tensors_of
 from memsched.torch.optimizer_state import distinct_bytes, trained_by
 
+_NORM = 8  # bytes, at most
 _SERIAL = itertools.count()
 _KNOWN: weakref.WeakValueDictionary[int, Updates]  # by serial number
 _TRAVELS: weakref.WeakKeyDictionary[torch.optim.Optimizer, dict[int, Travelling]]
 # Of each optimiser, by place: what has a good copy on the host. All plans of an optimiser share it.
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """What a step does with the gradients of what it trains, once they are there."""
+
+    max_norm: float | None = None  # of all together: larger ones are clipped
+    adds: bool = False  # to gradients that wait from steps before
+    updates: bool = True  # by the optimiser; else they wait
 
 
 class Updates:
@@ -42,18 +51,27 @@ class Updates:
     With what is `looked_at` the optimiser is a copy of that one, without data, and updates nothing.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, *, looked_at: Updates | None = None) -> None:
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        *,
+        looked_at: Updates | None = None,
+        how: How = How(),  # it is frozen
+    ) -> None:
         self.optimizer = optimizer
-        self._dry = looked_at is not None
+        self.how: How = how if looked_at is None else looked_at.how
+        self.norm: torch.Tensor | None = None  # of the gradients of the last step, before they were clipped
+        self.norm_type: torch.dtype | None = None
+        self.dry = looked_at is not None
         groups = enumerate(optimizer.param_groups)
         self._trained = [(k, one) for k, group in groups for one in group["params"]]  # with the numbers of their groups
         self._places = {id(one): place for place, (_, one) in enumerate(self._trained)}
         self.names: dict[str, int] = {}  # of the model, and which tensors they were
         self.form = form_of(optimizer)
-        self.count = 0  # of the updates in the step
+        self.places: set[int] = set()  # of the parameters that the step updates
         self.planned: set[int] = set()  # places whose states are tensors of the plan
         self._travels = _TRAVELS.setdefault(optimizer, {})
-        self._costs = UpdateCosts(optimizer)
+        self._costs = UpdateCosts(optimizer, self.how.max_norm)
         self._original = looked_at or self
         if looked_at is not None:  # a loss that is no part of the model has its parameters in their place
             self._places |= looked_at._places
@@ -64,52 +82,6 @@ class Updates:
         self._serial = next(_SERIAL)
         _KNOWN[self._serial] = self
 
-    def write_into(self, joint: fx.GraphModule, results: int, inputs: Sequence[Any]) -> None:
-        """Add an update after the last use of each parameter that gets a gradient, which the graph no longer returns.
-
-        The joint graph takes `inputs` after its tokens; of its outputs, the first `results` are the forward's.
-        """
-        graph = joint.graph
-        (output,) = graph.find_nodes(op="output")
-        placeholders = list(graph.find_nodes(op="placeholder"))
-        taken = [node for node in placeholders if "tangents" not in str(node.target)]
-        primals, returned = taken[len(taken) - len(inputs) :], list(output.args[0])
-        pairs = list(zip(primals, inputs, strict=False))
-        if len(primals) != len(inputs) or any(_shape(one) != _shape(node.meta.get("val")) for node, one in pairs):
-            raise CaptureError("AOTAutograd has merged its inputs, and no update would know its parameter")
-        place = {node: k for k, node in enumerate(graph.nodes)}
-        readers, written = _readers(graph), set[int]()
-        given = {address(one) for node in placeholders for one in _examples(node)}
-        ends = Counter(address(one) for node in returned[results:] if node is not None for one in _examples(node))
-        for at, (node, parameter) in enumerate(pairs, results):
-            gradient = returned[at] if at < len(returned) else None
-            if id(parameter) not in self._places or not isinstance(gradient, fx.Node):
-                continue
-            (example,) = _examples(gradient)
-            storage, number = address(example), self._places[id(parameter)]
-            if number in written:
-                raise CaptureError(
-                    "the loss reads a parameter of the model, which would be updated twice; read it within the model, "
-                    "and let that return its loss"
-                )
-            written.add(number)
-            using = [reader for one in _examples(node) for reader in readers[address(one)]]
-            last = max([placeholders[-1], gradient, *using], key=place.__getitem__)
-            # As autograd does: a copy, if others read it, who would see what the optimiser writes there, as with
-            # foreach=True and nesterov=True; or if it lies otherwise than the parameter.
-            others = storage in given or ends[storage] > 1 or bool(readers[storage])
-            copied = others or example.stride() != parameter.stride()
-            seen = self._original.cost(number)
-            workspace = seen.workspace + (parameter.nbytes if copied else 0)
-            with graph.inserting_after(last):
-                args = self._serial, number, node, gradient, copied
-                made = graph.create_node("call_function", update, args, name=f"update_{number}")
-            made.meta |= {name: one for name, one in gradient.meta.items() if name.endswith("nn_module_stack")}
-            made.meta[UPDATE] = replace(seen, place=number, workspace=workspace)
-            place[made] = place[last]
-            returned[at] = None
-        output.args = (tuple(returned),)
-
     def _parameter(self, place: int) -> tuple[torch.Tensor, dict[str, Any]]:
         number, parameter = self._trained[place]
         return parameter, self.optimizer.param_groups[number]
@@ -117,9 +89,31 @@ class Updates:
     # What generated code calls, and what is called around it.
 
     @property
+    def serial(self) -> int:
+        """By which generated code knows it."""
+        return self._serial
+
+    @property
     def parameters(self) -> set[int]:
         """What it updates, by identity."""
         return set(self._places)
+
+    def place_of(self, parameter: object) -> int | None:
+        """Of a parameter among those of the optimiser; None for what it does not update."""
+        return self._places.get(id(parameter))
+
+    def are_of(self, one: torch.Tensor) -> bool:
+        """Whether the step updates this parameter."""
+        return self._places.get(id(one)) in self.places
+
+    def note_norm(self, example: torch.Tensor) -> None:
+        """What the norm of all gradients will be like."""
+        self._original.norm_type = example.dtype
+
+    def in_model(self, places: Iterable[int]) -> list[int]:
+        """Places in the order of the model's parameters."""
+        ranks = {self._original._places[one]: rank for rank, one in enumerate(self._original.names.values())}
+        return sorted(places, key=lambda place: ranks.get(place, place))
 
     @property
     def settled(self) -> bool:
@@ -128,12 +122,20 @@ class Updates:
 
     def cost(self, place: int) -> Update:
         """Of an update, whose place is left open."""
-        return self._costs.of(*self._parameter(place))
+        known = self._original
+        if not known.how.updates:
+            return self.cost_of_adding(place)
+        return known._costs.of(*known._parameter(place))
+
+    def cost_of_adding(self, place: int, calls: int = 1) -> Update:
+        """Of what adds a gradient to that from before, and reads the sum again with further calls."""
+        nbytes = self._parameter(place)[0].nbytes
+        return Update(place, 0, 0, 0, (2 + calls) * nbytes, calls)
 
     @property
     def state_bytes(self) -> int:
         """Of the states of all parameters, once they are there."""
-        found = 0
+        found = _NORM if self.how.max_norm is not None else 0  # that of the last step
         for place, one in enumerate(trained_by(self.optimizer)):
             if (state := self._state(place)) or not one.requires_grad:
                 there = (k for k in tensors_of(state) if k.dim() > 0 or k.device.type == one.device.type)
@@ -149,8 +151,9 @@ class Updates:
         Parameters that have none get those of a first step.
         """
         memo: dict[int, Any] = {id(one): one for one in trained_by(self.optimizer)}
-        made = Updates(copy.deepcopy(self.optimizer, memo))
+        made = Updates(copy.deepcopy(self.optimizer, memo), how=self.how)
         made.planned, made.names, made._costs = self.planned, self.names, self._costs
+        made.norm_type, made.places = self.norm_type, self.places
         groups = made.optimizer.param_groups
         for place, one in enumerate(trained_by(self.optimizer)):
             state = made.optimizer.state
@@ -168,7 +171,7 @@ class Updates:
 
     def after(self, model: torch.nn.Module) -> dict[str, torch.Tensor]:
         """Copies of the parameters and of their states as they are, by names of both."""
-        found: dict[str, torch.Tensor] = {}
+        found: dict[str, torch.Tensor] = {} if self.norm is None else {"norm of gradients": self.norm}
         self.home()
         for name, one in model.named_parameters():
             if id(one) in self._places:
@@ -180,6 +183,8 @@ class Updates:
     def begin(self, border: Mapping[int, str]) -> None:
         """Before a step: bring states to where they are between two steps of a plan."""
         self._told, self._entered = False, 0
+        if self.norm is None and self.norm_type is not None:
+            self.norm = torch.zeros((), dtype=self.norm_type, device=self._parameter(0)[0].device)
         for place, travelling in [*self._travels.items()]:
             if border.get(place, "device") == "device" or not travelling.settle(self._state(place)):
                 self.home(place)
@@ -197,13 +202,15 @@ class Updates:
     def entered(self) -> None:
         """A forward begins: in a step of several, a parameter might be updated before its gradient is complete."""
         self._entered += 1
-        if self._entered > 1 and not self._dry:  # a look goes on, and counts them
+        if self._entered > 1 and not self.dry:  # a look goes on, and counts them
             raise MemschedError(
                 "the step runs several graphs, and with update=True it was planned as one; plan with update=False"
             )
 
     def ended(self, model: torch.nn.Module) -> None:
         """After a step: whatever has a gradient of its own now was not updated, or not with all of its gradient."""
+        if not self.how.updates:
+            return
         trained = set(map(id, trained_by(self.optimizer)))
         for name, one in model.named_parameters():
             if one.grad is not None and id(one) in trained:
@@ -228,25 +235,37 @@ class Updates:
     def _state(self, place: int) -> dict[str, Any]:
         return self.optimizer.state.get(self._parameter(place)[0], {})
 
-    def update(self, place: int, given: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Let the optimiser step one parameter, whose memory the step was given."""
-        if self._dry:
-            return
-        if given.data_ptr() != self._parameter(place)[0].data_ptr():
+    def add(self, place: int, given: torch.Tensor, gradient: torch.Tensor, copied: bool) -> torch.Tensor:
+        """Add to the gradient of a parameter, whose memory the step was given, as autograd does; returns the sum.
+
+        Without one from before the gradient is the sum, or is `copied` if others may read it or it lies otherwise.
+        """
+        parameter, _ = self._parameter(place)
+        if given.data_ptr() != parameter.data_ptr():
             raise MemschedError(
                 f"parameter {place} of the optimizer is no longer the one that the step trains; plan the step as it is"
             )
-        if (travelling := self._travels.get(place)) is not None:
-            travelling.arrive(self._state(place))
-            del self._travels[place]
+        with torch.no_grad():
+            if parameter.grad is not None:
+                parameter.grad.add_(gradient)
+            else:
+                parameter.grad = torch.empty_like(parameter).copy_(gradient) if copied else gradient
+        return parameter.grad
+
+    def update(self, place: int, norm: torch.Tensor | None) -> None:
+        """Let the optimiser step one parameter, with the gradient that it has."""
         parameter, group = self._parameter(place)
         groups = self.optimizer.param_groups
         cast = torch.autocast(parameter.device.type, enabled=False) if is_autocast_on() else nullcontext()
         try:
+            if (travelling := self._travels.get(place)) is not None:
+                travelling.arrive(self._state(place))
+                del self._travels[place]
             _AT_WORK.add(id(self.optimizer))
             self.optimizer.param_groups = [{**group, "params": [parameter]}]
-            parameter.grad = gradient
             with cast, torch.no_grad():
+                if norm is not None and self.how.max_norm is not None:
+                    clip_grads_with_norm_([parameter], self.how.max_norm, norm)
                 if self._told and not group.get("fused"):
                     self._step(self.optimizer)
                 else:
@@ -260,7 +279,7 @@ class Updates:
     def offload(self, place: int) -> None:
         """Begin to copy states to the host."""
         state = self._state(place)
-        if not self._dry and states_in(state):
+        if not self.dry and states_in(state):
             self._travels[place] = travelling = Travelling(self._parameter(place)[0].device)
             travelling.offload(state)
 
@@ -291,9 +310,36 @@ _TRAVELS = weakref.WeakKeyDictionary()
 # What generated code calls, of the optimiser with a serial number, for the parameter at a place.
 
 
-def update(serial: int, place: int, parameter: torch.Tensor, gradient: torch.Tensor, copied: bool) -> None:
-    own = torch.empty_like(parameter).copy_(gradient) if copied else gradient
-    _KNOWN[serial].update(place, parameter, own)
+def update(
+    serial: int,
+    place: int,
+    parameter: torch.Tensor,
+    gradient: torch.Tensor | None,
+    copied: bool,
+    norm: torch.Tensor | None = None,
+) -> None:
+    """Without a gradient, the parameter has it."""
+    known = _KNOWN[serial]
+    if known.dry:
+        return
+    if gradient is not None:
+        known.add(place, parameter, gradient, copied)
+    if known.how.updates:
+        known.update(place, norm)
+
+
+def add(serial: int, place: int, parameter: torch.Tensor, gradient: torch.Tensor, copied: bool) -> torch.Tensor:
+    """Returns the norm of the sum."""
+    known = _KNOWN[serial]
+    return norm_of(gradient if known.dry else known.add(place, parameter, gradient, copied), None)
+
+
+@fx.has_side_effect
+def common_norm(serial: int, norms: Sequence[torch.Tensor]) -> torch.Tensor:
+    found = norm_of_all(norms)
+    if (kept := _KNOWN[serial].norm) is not None:
+        kept.copy_(found)
+    return found
 
 
 def offload(serial: int, place: int) -> None:
@@ -322,23 +368,3 @@ def form_of(optimizer: torch.optim.Optimizer) -> list[tuple[list[int], set[str]]
         )
         for group in optimizer.param_groups
     ]
-
-
-def _readers(graph: fx.Graph) -> defaultdict[int, list[fx.Node]]:
-    """By storage, what reads it; views of it read nothing."""
-    found: defaultdict[int, list[fx.Node]] = defaultdict(list)
-    for node in graph.nodes:
-        if node.op == "output" or node.target is operator.getitem:
-            continue
-        own = set(map(address, _examples(node)))
-        for storage in {address(one) for by in node.all_input_nodes for one in _examples(by)} - own:
-            found[storage].append(node)
-    return found
-
-
-def _shape(one: Any) -> Any:
-    return (tuple(one.shape), one.dtype) if isinstance(one, torch.Tensor) else None
-
-
-def _examples(node: fx.Node) -> list[torch.Tensor]:
-    return tensors_of(node.meta.get("val"))

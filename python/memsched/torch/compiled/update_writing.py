@@ -1,0 +1,143 @@
+"""Updates by the optimiser are written into a joint graph, each after the last use of its parameter."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from memsched.torch.compiled.clipping import norm_of, norm_of_all
+from memsched.torch.compiled.joint import UPDATE, address
+from memsched.torch.compiled.private import grouped_by_type
+from memsched.torch.compiled.sizes import WORKSPACE
+from memsched.torch.compiled.updates import Updates, add, common_norm, update
+from memsched.torch.errors import CaptureError
+from memsched.torch.nests import tensors_of
+
+
+@dataclass(frozen=True, slots=True)
+class _Gradient:
+    """Of a parameter, in a joint graph."""
+
+    place: int  # of the parameter among those of the optimiser
+    node: fx.Node
+    parameter: fx.Node
+    nbytes: int  # of the parameter
+    last: list[fx.Node]  # what its update comes after
+    laid_out: bool  # as its parameter is; else autograd lays it out so
+    copied: bool
+
+
+def write_updates(joint: fx.GraphModule, results: int, inputs: Sequence[Any], updates: Updates) -> None:
+    """Add an update after the last use of each parameter that gets a gradient, which the graph no longer returns.
+
+    The joint graph takes `inputs` after its tokens; of its outputs, the first `results` are the forward's.
+    """
+    graph = joint.graph
+    (output,) = graph.find_nodes(op="output")
+    placeholders = list(graph.find_nodes(op="placeholder"))
+    taken = [node for node in placeholders if "tangents" not in str(node.target)]
+    primals, returned = taken[len(taken) - len(inputs) :], list(output.args[0])
+    pairs = list(zip(primals, inputs, strict=False))
+    if len(primals) != len(inputs) or any(_shape(one) != _shape(node.meta.get("val")) for node, one in pairs):
+        raise CaptureError("AOTAutograd has merged its inputs, and no update would know its parameter")
+    readers = _readers(graph)
+    given = {address(one) for node in placeholders for one in _examples(node)}
+    ends = Counter(address(one) for node in returned[results:] if node is not None for one in _examples(node))
+    found: dict[int, _Gradient] = {}
+    for at, (node, parameter) in enumerate(pairs, results):
+        gradient = returned[at] if at < len(returned) else None
+        place = updates.place_of(parameter)
+        if place is None or not isinstance(gradient, fx.Node):
+            continue
+        if place in found:
+            raise CaptureError(
+                "the loss reads a parameter of the model, which would be updated twice; read it within the model, "
+                "and let that return its loss"
+            )
+        using = [reader for known in _examples(node) for reader in readers[address(known)]]
+        (storage,) = map(address, _examples(gradient))
+        # As autograd does: a copy, if others read it, who would see what the optimiser writes there, as with
+        # foreach=True and nesterov=True; or if it lies otherwise than the parameter.
+        others = storage in given or ends[storage] > 1 or bool(readers[storage])
+        laid_out = gradient.meta["val"].stride() == node.meta["val"].stride()
+        last = [placeholders[-1], gradient, *using]
+        found[place] = _Gradient(place, gradient, node, parameter.nbytes, last, laid_out, others or not laid_out)
+        returned[at] = None
+    norm = None
+    if updates.how.max_norm is not None and found:
+        norm = _common_norm(graph, updates, [found[place] for place in updates.in_model(found)])
+        updates.note_norm(norm.meta["val"])
+    order = {node: k for k, node in enumerate(graph.nodes)}
+    added = norm is not None and updates.how.adds
+    for place, one in found.items():
+        waited = [norm] if norm is not None else []
+        last = max([*one.last, *waited], key=order.__getitem__)
+        seen, copied = updates.cost(place), one.copied and not added
+        with graph.inserting_after(last):
+            args = updates.serial, place, one.parameter, None if added else one.node, copied, *waited
+            made = _call(graph, update, args, f"update_{place}", like=one.node)
+        # With gradients from before no copy is made, or it is resident as they are.
+        copy = one.nbytes if copied and not updates.how.adds else 0
+        made.meta[UPDATE] = replace(seen, place=place, workspace=seen.workspace + copy)
+        order[made] = order[last]
+    output.args = (tuple(returned),)
+
+
+def _common_norm(graph: fx.Graph, updates: Updates, gradients: Sequence[_Gradient]) -> fx.Node:
+    """Add the norm of each gradient after it, and that of all, for which updates wait."""
+    norms, order = [], {node: k for k, node in enumerate(graph.nodes)}
+    for one in gradients:
+        if updates.how.adds:
+            last = max(one.last, key=order.__getitem__)
+            with graph.inserting_after(last):
+                args = updates.serial, one.place, one.parameter, one.node, one.copied
+                made = _call(graph, add, args, f"add_{one.place}", like=one.node)
+            made.meta[UPDATE] = updates.cost_of_adding(one.place, calls=2)
+        else:
+            with graph.inserting_after(one.node):
+                alike = one.node, None if one.laid_out else one.parameter
+                made = _call(graph, norm_of, alike, f"norm_of_{one.node.name}", like=one.node)
+            made.meta[WORKSPACE] = 0 if one.laid_out else one.nbytes
+        made.meta["val"] = norm_of(one.node.meta["val"], None)
+        norms.append(made)
+    order = {node: k for k, node in enumerate(graph.nodes)}
+    norms = [norms[k] for k in grouped_by_type([one.node.meta["val"] for one in gradients])]
+    with graph.inserting_after(max(norms, key=order.__getitem__)):
+        found = graph.create_node("call_function", common_norm, (updates.serial, norms), name="norm_of_gradients")
+    examples = [node.meta["val"] for node in norms]
+    found.meta["val"] = norm_of_all(examples)
+    found.meta[WORKSPACE] = len(norms) * found.meta["val"].nbytes
+    return found
+
+
+def _call(graph: fx.Graph, target: Any, args: tuple[Any, ...], name: str, *, like: fx.Node) -> fx.Node:
+    """A new call, in the module of another."""
+    made = graph.create_node("call_function", target, args, name=name)
+    made.meta |= {key: one for key, one in like.meta.items() if key.endswith("nn_module_stack")}
+    return made
+
+
+def _readers(graph: fx.Graph) -> Mapping[int, list[fx.Node]]:
+    """By storage, what reads it; views of it read nothing."""
+    found: defaultdict[int, list[fx.Node]] = defaultdict(list)
+    for node in graph.nodes:
+        if node.op == "output" or node.target is operator.getitem:
+            continue
+        own = set(map(address, _examples(node)))
+        for storage in {address(one) for by in node.all_input_nodes for one in _examples(by)} - own:
+            found[storage].append(node)
+    return found
+
+
+def _shape(one: Any) -> Any:
+    return (tuple(one.shape), one.dtype) if isinstance(one, torch.Tensor) else None
+
+
+def _examples(node: fx.Node) -> list[torch.Tensor]:
+    return tensors_of(node.meta.get("val"))

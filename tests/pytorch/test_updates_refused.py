@@ -1,0 +1,133 @@
+"""What no plan of a whole step can hold is refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from updating import V100, loss, mlp, planned
+
+import memsched as ms
+import memsched.torch as mt
+from memsched.errors import InvalidInputError
+from memsched.torch import CaptureError
+
+
+def test_what_no_update_has_seen_is_told() -> None:
+    model, x = mlp(), torch.randn(8, 24)
+    optimizer = torch.optim.SGD(model[:3].parameters(), lr=0.1)
+    plan = planned(model, x, optimizer)
+    plan.step(x)
+    model.zero_grad()
+    loss(model[:3](x)).backward()
+    with pytest.raises(ms.MemschedError, match=r"0.0.weight got a gradient that no update of the plan has seen"):
+        plan._updates.ended(model)  # type: ignore[union-attr]
+
+
+def test_what_is_not_as_it_was_planned_is_refused() -> None:
+    """A parameter that took the place of another was not updated, or another was with its gradient, in silence."""
+    model, x = mlp(), torch.randn(8, 24)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    plan = planned(model, x, optimizer)
+    plan.step(x)
+    optimizer.param_groups[0]["momentum"] = 0.9
+    with pytest.raises(InvalidInputError, match="other options besides their values"):
+        plan.step(x)
+    optimizer.param_groups[0]["momentum"] = 0
+    before = model[1][0].weight
+    model[1][0].weight = nn.Parameter(torch.zeros(24, 24))
+    with pytest.raises(InvalidInputError, match=r"1.0.weight is another tensor than when the step was planned"):
+        plan.step(x)
+    model[1][0].weight = before
+    plan.step(x)
+    model[1][0].weight = model[0][0].weight
+    with pytest.raises(InvalidInputError, match=r"1.0.weight is another tensor"):
+        plan.step(x)
+    model[1][0].weight = before
+    handle = optimizer.register_step_post_hook(lambda *_: None)
+    with pytest.raises(InvalidInputError, match="the step of SGD also calls <lambda>, which a step with update=True"):
+        plan.step(x)
+    handle.remove()
+    with torch.no_grad(), pytest.raises(InvalidInputError, match="under no_grad"):
+        plan.step(x)
+    plan.step(x)
+    groups = optimizer.param_groups
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+    groups[1]["params"].append(groups[0]["params"].pop())
+    with pytest.raises(InvalidInputError, match="other groups"):
+        plan.step(x)
+
+
+def test_a_loss_that_reads_weights_of_the_model_is_refused() -> None:
+    model, x = mlp(), torch.randn(8, 24)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(CaptureError, match="the loss reads a parameter of the model, which would be updated twice"):
+        mt.plan_step(
+            model,
+            (x,),
+            lambda out: loss(out) + model[0][0].weight.square().sum(),
+            budget="100%",
+            device=V100,
+            optimizer=sgd,
+            update=True,
+        )
+
+
+class Broken(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(24, 24), nn.Linear(24, 24)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        x = torch.tanh(self.first(x))
+        torch._dynamo.graph_break()
+        return torch.tanh(self.second(x))
+
+
+class Own(torch.optim.SGD):
+    pass
+
+
+def test_what_cannot_be_a_part_of_the_step_is_refused() -> None:
+    model, x = mlp(), torch.randn(8, 24)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def refused(match: str, kind: type[Exception] = InvalidInputError, **options: Any) -> None:
+        given: dict[str, Any] = {"budget": "100%", "device": V100, "optimizer": sgd, "update": True, "model": model}
+        given |= options
+        with pytest.raises(kind, match=match):
+            mt.plan_step(given.pop("model"), (x,), loss, **given)
+
+    refused("update is 'yes'; give True or False", update="yes")
+    refused("update is True and optimizer is None", optimizer=None)
+    refused("update is True and optimizer is 4096", optimizer=4096)
+    refused("optimizer is Own, whose updates may depend", optimizer=Own(model.parameters(), lr=0.1))
+    refused("update is True and rounds is True", rounds=True)
+    refused("update is True and planner is 'pooch'", planner="pooch")
+    different = torch.optim.Adam(model.parameters(), differentiable=True)
+    refused("make it with differentiable=False", optimizer=different)
+    other = torch.optim.SGD(mlp(5, 16).parameters(), lr=0.1)
+    refused("built for another model", optimizer=other)
+    other = torch.optim.SGD(mlp().parameters(), lr=0.1)
+    refused("the optimizer updates no parameter of the step; was it built for another model", optimizer=other)
+    broken = Broken()
+    refused(
+        "captured in 3 graphs",
+        CaptureError,
+        model=broken,
+        optimizer=torch.optim.SGD(broken.parameters(), lr=0.1),
+    )
+    hook = sgd.register_step_pre_hook(lambda *_: None)
+    refused("also calls <lambda>")
+    hook.remove()
+    handle = model[0][0].weight.register_hook(lambda one: one)
+    refused("0.0.weight has a hook for its gradient")
+    handle.remove()
+    plan = mt.plan_step(model, (x,), loss, budget="100%", device=V100, optimizer=sgd, update=True)
+    loss(model(x)).backward()
+    with pytest.raises(InvalidInputError, match=r"0.0.weight has a gradient from before.*zero_grad"):
+        plan.step(x)
+    sgd.zero_grad()
+    plan.step(x)
