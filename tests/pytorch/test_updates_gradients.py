@@ -208,3 +208,15 @@ def test_micro_batches_find_the_states_where_they_are() -> None:
         assert plan._updates is not None
         assert place in plan._updates._travels
     ms.validate(plan.waiting.result)
+
+
+def test_a_step_that_is_planned_anew_finds_the_states_where_its_own_plan_has_them() -> None:
+    """Inputs that are parts of more memory leave less to the plan, which then keeps other states on the host."""
+    model, x = mlp(8, 256), torch.randn(16, 256)
+    plan = planned(model, x, ADAMW(model.parameters()), "60%", accumulate=True, max_norm=1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # none exceeds the budget
+        for *first, last in torch.randn(3, 4, 16, 256):
+            for one in first:
+                plan.accumulate(one)
+            plan.step(last)

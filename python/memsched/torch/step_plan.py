@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from memsched.support.formats import format_bytes, format_seconds, unit_written
 from memsched.torch.batches import narrowed, parts_in
 from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.group import Group
+from memsched.torch.compiled.joint import states_called
 from memsched.torch.compiled.look import Loss, check_call, device_of, forward_of, then
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import (
@@ -61,17 +61,12 @@ class StepPlan(ShowsResult):
         plan: CompiledPlan,
         known: dict[str, Document],
         updates: Updates | None = None,
-        travelling: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.result, self.plan = result, plan
         self._model, self._loss, self._options, self._known = model, loss, options, known
         self._device, self._rounds = device_of(model), isinstance(result.problem, GraphFamily)
         self._like = [_described(leaf) for leaf in pytree.tree_leaves(tuple(args))]
-        border, self._travelling = result.schedule.border, travelling
         self._updates = updates
-        if updates is not None:
-            updates.planned = set(travelling.values())
-        self._border = {place: border.get(name, "device") for name, place in travelling.items()}
         self._step = self._compiled(Group(options, known=known, updates=updates))
 
     def __repr__(self) -> str:
@@ -79,19 +74,21 @@ class StepPlan(ShowsResult):
 
     def wait_by(self, waiting: StepPlan, on_host: Mapping[int, int]) -> None:
         """Steps whose gradients wait follow a plan of their own, which finds the states at these places on the host."""
+        assert waiting._updates is not None
+        waiting._updates.border = {place: "host" if place in on_host else "device" for place in self.states}
         self.waiting = waiting
-        waiting._border = {place: "host" if place in on_host else "device" for place in self._border}
 
     @property
     def states(self) -> dict[int, int]:
         """Bytes of the optimiser's states that may travel, by the place of their parameter."""
         sizes = {one["name"]: one["size"] for one in self.result.graph.tensors}
-        return {place: sizes[name] for name, place in self._travelling.items()}
+        return {place: sizes[states_called(place)] for place in (self._updates.planned if self._updates else ())}
 
     @property
     def on_host(self) -> dict[int, int]:
         """Of these, those that are on the host alone between steps."""
-        return {place: size for place, size in self.states.items() if self._border[place] == "host"}
+        border = self.result.schedule.border
+        return {place: size for place, size in self.states.items() if border.get(states_called(place)) == "host"}
 
     @property
     def problem(self) -> Problem:
@@ -268,7 +265,7 @@ class StepPlan(ShowsResult):
             if not torch.is_grad_enabled():
                 raise InvalidInputError("a training step is taken under no_grad or inference_mode; call it outside")
             check_parameters(self._model, updates)
-            updates.begin(self._border)
+            updates.begin()
         rounds = self.result.schedule.rounds
         whole = sum(batch * times for batch, times in rounds)
         total: torch.Tensor | None = None

@@ -18,7 +18,6 @@ from memsched.support import checks
 from memsched.support.arguments import public
 from memsched.support.documents import Document
 from memsched.torch.batches import narrowed, split_batch, told_of
-from memsched.torch.compiled.as_graph import state_name
 from memsched.torch.compiled.look import Look, Loss, check_call, device_of, look, options_of
 from memsched.torch.compiled.options import Options, device_for
 from memsched.torch.compiled.plan import (
@@ -199,9 +198,10 @@ class _Steps:
         """Of the whole batch at once."""
         seen = self._look(self._args)
         operations = seen.visits[0].joint.operations
-        updates = [(op, op.update) for op in operations if op.update is not None]
+        updates = [op.update for op in operations if op.update is not None]
         if self._updates is not None:
-            self._updates.places = {one.place for _, one in updates}
+            self._updates.places = {one.place for one in updates}
+            self._updates.planned = {one.place for one in updates if one.state}
             if not updates:
                 raise InvalidInputError(
                     "the optimizer updates no parameter of the step; was it built for another model, or a copy of this?"
@@ -211,10 +211,9 @@ class _Steps:
         if self._updates is not None and self._updates.how.adds:  # also without gradients from before
             options = replace(options, budget=made.result.schedule.budget)
         key = key_of_step(made.result.graph, options, device_of(self._model))
-        travelling = {state_name(op): one.place for op, one in updates if one.state}
         known = {key: document}
         given = self._model, self._loss, self._args, options
-        return StepPlan(*given, made.result, made, known, self._updates, travelling)
+        return StepPlan(*given, made.result, made, known, self._updates)
 
     def planned_in_rounds(self) -> StepPlan:
         """Of a batch that may be split."""

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from memsched._core import Graph
-from memsched.torch.compiled.joint import Joint, Operation, Update
+from memsched.torch.compiled.joint import Joint, Operation, Update, states_called
 from memsched.torch.compiled.sizes import NO_LOSS, LossBytes, Sizes
 
 LEAVE, RETURN, END = "leave", "return", "end"
@@ -83,7 +83,7 @@ def name_of(joint: Joint, storage: int) -> str:
 def state_name(op: Operation) -> str:
     """Of the tensor that stands for the states of the optimiser that an update changes."""
     assert op.update is not None
-    return f"states:{op.update.place}"
+    return states_called(op.update.place)
 
 
 def held_storages(joint: Joint) -> set[int]:

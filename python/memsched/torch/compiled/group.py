@@ -137,14 +137,15 @@ class Group:
             call.record(args, unit, self._identities)
         if path not in self._planned:
             self._planned[path] = self._alone(unit, call, call.key)
-        if not self._calls and unit.versions[self._planned[path]].plan is not None:
+        plan = unit.versions[self._planned[path]].plan
+        if self.updates is not None:
+            self.updates.follow(plan)
+        if not self._calls and plan is not None:
             self.watch.begin((path, self._planned[path]), unit.joint.device, args, self.updates)
         self._more += more
         place = Place(path, self._planned[path], path in self._known)
-        if place.known and not more:
-            if len(before.after) == _MOST_SOUGHT:
-                before.after.clear()
-            before.after[asked] = place
+        if place.known and not more and self.updates is None:  # whose states may have to come
+            before.lead(asked, place)
         return place
 
     def _look_up_anew(self) -> None:
@@ -192,8 +193,7 @@ class Group:
         return plan.result.schedule.budget - plan.peak_memory if plan is not None else 0
 
     def _know(self, path: Path) -> None:
-        """The calls of a step need not be looked at again, nor do such as are beside less; but for those that began
-        otherwise, before the step was cut, or may be of a step that is to be planned."""
+        """Calls need not be looked at again, or beside less, if no step that they may be of is to be planned."""
         known = self._known.union(one[: k + 1] for one in self._sought for k in range(len(one)))
         for k, key in enumerate(path):
             if path[: k + 1] in self._planned and path[: k + 1] not in known:

@@ -38,6 +38,7 @@ class Key(NamedTuple):
 
 
 Path = tuple[Key, ...]  # the calls of a step up to one of them
+_MOST_AFTER = 32
 _MARKER = 16  # bytes of what tells AOTAutograd's graphs which plan to follow
 
 
@@ -50,6 +51,12 @@ class Place:
     known: bool = False  # it need not be looked at again
     after: dict[Key, Place] = field(default_factory=dict)
     """By what a call asks for, where the step is after it. Nothing of that is looked up again until plans change."""
+
+    def lead(self, asked: Key, place: Place) -> None:
+        """Note where the step is after a call."""
+        if len(self.after) == _MOST_AFTER:
+            self.after.clear()
+        self.after[asked] = place
 
 
 @dataclass(slots=True)

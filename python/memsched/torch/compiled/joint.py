@@ -30,6 +30,11 @@ UPDATE = "update"
 """Marks, in the `meta` of a node, an update by the optimiser; see `Update`."""
 
 
+def states_called(place: int) -> str:
+    """The tensor that stands for the states of the optimiser of the parameter at a place."""
+    return f"states:{place}"
+
+
 @dataclass(frozen=True, slots=True)
 class Update:
     """What the update of a parameter takes."""

@@ -14,15 +14,16 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import fx
 from torch.nn.utils import clip_grads_with_norm_
 
 from memsched.errors import MemschedError
+from memsched.result import Result
 from memsched.torch.compiled.clipping import norm_of, norm_of_all
-from memsched.torch.compiled.joint import Update
+from memsched.torch.compiled.joint import Update, states_called
 from memsched.torch.compiled.private import is_autocast_on
 from memsched.torch.compiled.states import Travelling, states_in
 from memsched.torch.compiled.update_costs import SMALL, UpdateCosts
@@ -34,6 +35,13 @@ _SERIAL = itertools.count()
 _KNOWN: weakref.WeakValueDictionary[int, Updates]  # by serial number
 _TRAVELS: weakref.WeakKeyDictionary[torch.optim.Optimizer, dict[int, Travelling]]
 # Of each optimiser, by place: what has a good copy on the host. All plans of an optimiser share it.
+
+
+class HasResult(Protocol):
+    """A plan."""
+
+    @property
+    def result(self) -> Result: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,7 @@ class Updates:
         self.form = form_of(optimizer)
         self.places: set[int] = set()  # of the parameters that the step updates
         self.planned: set[int] = set()  # places whose states are tensors of the plan
+        self.border: Mapping[int, str] | None = None  # where states are between steps, by place; None: as a plan says
         self._travels = _TRAVELS.setdefault(optimizer, {})
         self._costs = UpdateCosts(optimizer, self.how.max_norm)
         self._original = looked_at or self
@@ -153,6 +162,7 @@ class Updates:
         memo: dict[int, Any] = {id(one): one for one in trained_by(self.optimizer)}
         made = Updates(copy.deepcopy(self.optimizer, memo), how=self.how)
         made.planned, made.names, made._costs = self.planned, self.names, self._costs
+        made.border = self.border
         made.norm_type, made.places = self.norm_type, self.places
         groups = made.optimizer.param_groups
         for place, one in enumerate(trained_by(self.optimizer)):
@@ -180,24 +190,32 @@ class Updates:
                 found |= {f"{k} of {name}": v.clone() for k, v in state.items() if isinstance(v, torch.Tensor)}
         return found
 
-    def begin(self, border: Mapping[int, str]) -> None:
-        """Before a step: bring states to where they are between two steps of a plan."""
+    def begin(self) -> None:
+        """A step begins."""
         self._told, self._entered = False, 0
         if self.norm is None and self.norm_type is not None:
             self.norm = torch.zeros((), dtype=self.norm_type, device=self._parameter(0)[0].device)
+        if _bring_back not in self.optimizer._optimizer_step_pre_hooks.values():
+            self.optimizer.register_step_pre_hook(_bring_back)
+
+    def follow(self, plan: HasResult | None) -> None:
+        """Bring states to where they are between two steps of the plan that the present step follows."""
+        if plan is None:
+            return
+        where, border = self.border, plan.result.schedule.border
+        if where is None:
+            where = {place: border.get(states_called(place), "device") for place in self.planned}
         for place, travelling in [*self._travels.items()]:
-            if border.get(place, "device") == "device" or not travelling.settle(self._state(place)):
+            if where.get(place, "device") == "device" or not travelling.settle(self._state(place)):
                 self.home(place)
-            elif border[place] == "both":
+            elif where[place] == "both":
                 travelling.prefetch()
             else:
                 travelling.free(self._state(place))
-        for place, where in border.items():
-            if where == "host" and place not in self._travels:
+        for place, there in where.items():
+            if there == "host" and place not in self._travels:
                 self.offload(place)
                 self.free(place)
-        if _bring_back not in self.optimizer._optimizer_step_pre_hooks.values():
-            self.optimizer.register_step_pre_hook(_bring_back)
 
     def entered(self) -> None:
         """A forward begins: in a step of several, a parameter might be updated before its gradient is complete."""
