@@ -296,3 +296,42 @@ def test_ctrl_c_while_a_model_is_put_back_leaves_nothing_changed(kind: str, monk
     with pytest.raises(KeyboardInterrupt):
         look()
     assert all(torch.equal(value, before[name]) for name, value in net.named_buffers())
+
+
+class Output:
+    """As models of Hugging Face return it."""
+
+    def __init__(self, loss: torch.Tensor) -> None:
+        self.loss = loss
+
+
+class Named(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(3)))
+
+    def forward(self, x: torch.Tensor, *, labels: torch.Tensor, scale: float = 1.0) -> Output:
+        return Output((self.layers(x) - labels).square().mean() * scale)
+
+
+@pytest.mark.parametrize("rounds", [False, True])
+def test_named_inputs_and_a_loss_within_the_result(rounds: bool) -> None:
+    model, x, labels = Named(), torch.randn(8, 16), torch.randn(8, 16)
+    given = {"x": x, "labels": labels}
+    planner = "modnn" if rounds else "selective"
+    plan = mt.plan_step(model, kwargs=given, budget="60%", device="v100:pcie3", planner=planner, rounds=rounds)
+    found = plan.step(labels=labels, x=x)
+    assert plan.verify(**given).peak_memory <= plan.result.schedule.budget
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+    wanted = model(x, labels=labels).loss
+    assert torch.allclose(found, wanted, rtol=1e-6) if rounds else torch.equal(found, wanted)
+    with pytest.raises(
+        InvalidInputError, match=r"the inputs are float32 \(8, 16\) with strides \(16, 1\), labels: float32"
+    ):
+        plan.step(x, labels=labels)
+    with pytest.raises(InvalidInputError, match=r"and the plan is for labels: .*, x: float32"):
+        plan.step(x=x, labels=labels, scale=2.0)
+    with pytest.raises(InvalidInputError, match="kwargs is a tensor"):
+        mt.plan_step(model, kwargs=x, budget="60%", device="v100:pcie3")  # type: ignore[arg-type]

@@ -44,9 +44,9 @@ def split_batch(args: Any) -> int:
     return found
 
 
-def narrowed(args: tuple[Any, ...], start: int, batch: int) -> Any:
+def narrowed(given: Any, start: int, batch: int) -> Any:
     """Some samples of all inputs."""
-    return with_tensors(args, lambda one: one.narrow(0, start, batch))
+    return with_tensors(given, lambda one: one.narrow(0, start, batch))
 
 
 def parts_in(rounds: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:

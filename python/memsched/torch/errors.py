@@ -36,7 +36,7 @@ def told(model: Any, args: Any, kwargs: Any = None, loss: Callable[..., Any] | N
     An error of ours is raised as it is.
     """
     if isinstance(model, torch.nn.Module):
-        _check_arguments(model, args, kwargs)
+        check_arguments(model, args, kwargs)
         _check_positions(model, (args, kwargs))
     if loss is not None and not callable(loss):
         what = "a tensor" if isinstance(loss, torch.Tensor) else shown(loss)
@@ -70,7 +70,8 @@ def _described(inputs: Any) -> str:
     return ", ".join(one.strip() for one in kinds) or "no tensors"
 
 
-def _check_arguments(model: torch.nn.Module, args: Any, kwargs: Any) -> None:
+def check_arguments(model: torch.nn.Module, args: Any, kwargs: Any) -> None:
+    """Refuse what cannot be what a model is called with."""
     name = type(model).__name__
     if isinstance(args, torch.Tensor):
         raise InvalidInputError("args is a tensor; give the arguments as a tuple: (x,)")

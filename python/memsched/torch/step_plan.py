@@ -20,19 +20,28 @@ from memsched.torch.batches import narrowed, parts_in
 from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.group import Group
 from memsched.torch.compiled.joint import states_called
-from memsched.torch.compiled.look import Loss, check_call, device_of, forward_of, then
+from memsched.torch.compiled.look import Loss, check_model, device_of, forward_of, then
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import (
     CompiledPlan,
 )
 from memsched.torch.compiled.update_checks import check_parameters
 from memsched.torch.compiled.updates import Updates
-from memsched.torch.errors import told
+from memsched.torch.errors import check_arguments, told
 from memsched.torch.module_state import backward_aside
 from memsched.torch.nests import tensors_of
 from memsched.torch.report import NO_OPTIMIZER, ShowsResult
 from memsched.torch.trial import Step, random_state, untouched
 from memsched.torch.verify import Verified, verified
+
+Given = tuple[tuple[Any, ...], dict[str, Any]]
+"""What a model is called with."""
+
+
+def given_to(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Given:
+    """What a model is called with; named arguments in an order that does not depend on how they are written."""
+    check_arguments(model, args, kwargs)
+    return tuple(args), dict(sorted((kwargs or {}).items()))
 
 
 class StepPlan(ShowsResult):
@@ -55,7 +64,7 @@ class StepPlan(ShowsResult):
         self,
         model: torch.nn.Module,
         loss: Loss,
-        args: Sequence[Any],
+        given: Given,
         options: Options,
         result: Result,
         plan: CompiledPlan,
@@ -65,7 +74,7 @@ class StepPlan(ShowsResult):
         self.result, self.plan = result, plan
         self._model, self._loss, self._options, self._known = model, loss, options, known
         self._device, self._rounds = device_of(model), isinstance(result.problem, GraphFamily)
-        self._like = [_described(leaf) for leaf in pytree.tree_leaves(tuple(args))]
+        self._like = _described(given)
         self._updates = updates
         self._step = self._compiled(Group(options, known=known, updates=updates))
 
@@ -122,7 +131,7 @@ class StepPlan(ShowsResult):
         told = [f"\nnot counted\n  {NO_OPTIMIZER}"] if self._options.optimizer is None else []
         return "\n".join([replace(self.plan, result=self.result).report(), *updates, *told])
 
-    def step(self, *args: Any) -> torch.Tensor:
+    def step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """One training step as planned: forward, loss and backward, and with `update=True` the updates.
 
         Gradients are added to `.grad` of the parameters, as `backward()` does, and buffers such as running statistics
@@ -130,7 +139,7 @@ class StepPlan(ShowsResult):
 
         Parameters
         ----------
-        *args
+        *args, **kwargs
             Inputs like those that were planned for.
 
         Returns
@@ -145,23 +154,23 @@ class StepPlan(ShowsResult):
             The inputs have other shapes, types or layouts; with `update=True` also if a parameter has a gradient from
             before, or a hook for it.
         """
-        return self._take(self._step, args, updates=self._updates)
+        return self._take(self._step, given_to(self._model, args, kwargs), updates=self._updates)
 
-    def accumulate(self, *args: Any) -> torch.Tensor:
+    def accumulate(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """One micro-batch whose gradients wait in `.grad`, where the next `step` adds to them; nothing is updated.
 
         Takes, returns and raises what `step` does, and asks for a plan with `accumulate=True`.
         """
         if self.waiting is None:
             raise InvalidInputError("the step is planned without accumulate=True; plan it with update=True and that")
-        return self.waiting.step(*args)
+        return self.waiting.step(*args, **kwargs)
 
     def bring_back(self) -> None:
         """Bring the optimiser's states to the device, which a plan with `update=True` may keep on the host."""
         if self._updates is not None:
             self._updates.home()
 
-    def verify(self, *args: Any) -> Verified:
+    def verify(self, *args: Any, **kwargs: Any) -> Verified:
         """Compare a planned step with plain autograd: loss, gradients, buffers and random numbers, bit for bit.
 
         In rounds the plain step accumulates the gradients of the same parts. With `update=True`, parameters and states
@@ -173,12 +182,13 @@ class StepPlan(ShowsResult):
             Naming the first tensor that differs, or the bytes that exceed the budget.
         """
         model, updates = self._model, self._updates
+        given = given_to(model, args, kwargs)
 
         def trial(step: Callable[..., Any]) -> Step:
             updates = step.updates if isinstance(step, _Updating) else None
             learning = dict(model.named_parameters())
-            learning |= {f"input {k}": one for k, one in enumerate(tensors_of(args)) if one.requires_grad}
-            value = self._take(step, args, own=set(map(id, learning.values())), updates=updates)
+            learning |= {f"input {k}": one for k, one in enumerate(tensors_of(given)) if one.requires_grad}
+            value = self._take(step, given, own=set(map(id, learning.values())), updates=updates)
             updated: dict[str, torch.Tensor] = {}
             if self._updates is not None and self._updates.how.updates:
                 if updates is None:
@@ -206,35 +216,35 @@ class StepPlan(ShowsResult):
             return groups[-1]
 
         try:
-            found = self._verified(model, args, trial, group)
-            return found if self.waiting is None else found.joined(self.waiting.verify(*args))
+            found = self._verified(model, given, trial, group)
+            return found if self.waiting is None else found.joined(self.waiting.verify(*args, **kwargs))
         finally:
             for one in groups:  # what was compiled for them lives on, and their states need not
                 one.updates = None
 
     def _verified(
-        self, model: torch.nn.Module, args: Sequence[Any], trial: Callable[..., Any], group: Callable[[], Group]
+        self, model: torch.nn.Module, given: Given, trial: Callable[..., Any], group: Callable[[], Group]
     ) -> Verified:
         loss = self._loss
         # What parts add to each other's gradients is counted as they run.
         counting = replace(self.plan, resident=replace(self.plan.resident, gradients=0))
-        with told(model, args, loss=loss):
+        with told(model, *given, loss=loss):
             return verified(
                 trial,
                 then(model._call_impl, loss),
                 self._compiled,
-                start=self._start(args),
+                start=self._start(given),
                 group=group,
                 plan=counting if self._rounds else self.plan,
                 device=self._device,
             )
 
-    def _start(self, args: Sequence[Any]) -> Callable[[], contextlib.AbstractContextManager[None]]:
+    def _start(self, given: Given) -> Callable[[], contextlib.AbstractContextManager[None]]:
         """What leaves no trace of a step, before which gradients wait if it adds to them."""
 
         @contextlib.contextmanager
         def start() -> Iterator[None]:
-            with untouched(self._model, args, self._loss):
+            with untouched(self._model, given, self._loss):
                 updates = self._updates if self._updates is not None and self._updates.how.adds else None
                 for one in filter(updates.are_of, self._model.parameters()) if updates is not None else ():
                     one.grad = torch.randn_like(one)
@@ -250,17 +260,16 @@ class StepPlan(ShowsResult):
     def _take(
         self,
         step: Callable[..., Any],
-        args: Sequence[Any],
+        given: Given,
         own: set[int] | None = None,
         updates: Updates | None = None,
     ) -> torch.Tensor:
         """`own`: what gets gradients; None: all does. `updates` are a part of the step."""
-        given = [_described(leaf) for leaf in pytree.tree_leaves(tuple(args))]
-        if given != self._like:
+        if (like := _described(given)) != self._like:
             raise InvalidInputError(
-                f"the inputs are {', '.join(given)}, and the plan is for {', '.join(self._like)}; plan for them, too"
+                f"the inputs are {', '.join(like)}, and the plan is for {', '.join(self._like)}; plan for them, too"
             )
-        check_call(self._model, args)
+        check_model(self._model)
         if updates is not None:
             if not torch.is_grad_enabled():
                 raise InvalidInputError("a training step is taken under no_grad or inference_mode; call it outside")
@@ -270,7 +279,9 @@ class StepPlan(ShowsResult):
         whole = sum(batch * times for batch, times in rounds)
         total: torch.Tensor | None = None
         for start, batch in parts_in(rounds):
-            value = step(*(narrowed(tuple(args), start, batch) if self._rounds else args))
+            args, kwargs = narrowed(given, start, batch) if self._rounds else given
+            value = step(*args, **kwargs)
+            del args, kwargs
             if self._rounds:
                 value = value * (batch / whole)
             if own is None:
@@ -292,11 +303,21 @@ class _Updating:
     compiled: Callable[..., Any]
     updates: Updates
 
-    def __call__(self, *args: Any) -> Any:
-        return self.compiled(*args)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.compiled(*args, **kwargs)
 
 
-def _described(leaf: Any) -> str:
+def _described(given: Given) -> list[str]:
+    """Each input in words, after its name if it has one."""
+    args, kwargs = given
+    found = list(map(_in_words, pytree.tree_leaves(args)))
+    return [
+        *found,
+        *(f"{name}: {_in_words(one)}" for name, value in kwargs.items() for one in pytree.tree_leaves(value)),
+    ]
+
+
+def _in_words(leaf: Any) -> str:
     if not isinstance(leaf, torch.Tensor):
         return repr(leaf)
     return f"{str(leaf.dtype).removeprefix('torch.')} {tuple(leaf.shape)} with strides {leaf.stride()}"

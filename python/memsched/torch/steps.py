@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,15 +31,16 @@ from memsched.torch.compiled.plan import (
 from memsched.torch.compiled.update_checks import updates_of
 from memsched.torch.compiled.updates import How, Updates
 from memsched.torch.errors import CaptureError, told
-from memsched.torch.step_plan import StepPlan
+from memsched.torch.step_plan import Given, StepPlan, given_to
 
 
 @public
 def plan_step(
     model: torch.nn.Module,
-    args: Sequence[Any],
+    args: Sequence[Any] = (),
     loss: Loss | None = None,
     *,
+    kwargs: Mapping[str, Any] | None = None,
     budget: str | int,
     device: str = "here",
     planner: str = "auto",
@@ -70,10 +71,11 @@ def plan_step(
     ----------
     model : torch.nn.Module
         In training mode, on the device to train on.
-    args : sequence
+    args, kwargs : sequence, mapping
         Inputs of the shapes and dtypes to train with. Call under the autocast to train with.
     loss : callable, optional
-        From the model's output to a scalar. By default the model returns its loss.
+        From the model's output to a scalar. By default the model returns its loss, or has it in `.loss`, as those of
+        Hugging Face do that are given labels.
     budget, device, optimizer, bandwidth, host_memory, reserve, time_limit
         As `memsched.torch.plan` takes them.
     planner : str
@@ -119,6 +121,7 @@ def plan_step(
     True
     """
     check_call(model, args)
+    given = given_to(model, args, kwargs)
     loss = _own_loss if loss is None else loss
     if not isinstance(rounds, bool):
         raise InvalidInputError(f"rounds is {rounds!r}; give True or False: the planner decides how many there are")
@@ -135,8 +138,8 @@ def plan_step(
         time_limit=time_limit,
         optimizer=optimizer if updates is None else updates.state_bytes,
     )
-    with told(model, args, loss=loss):
-        steps = _Steps(model, tuple(args), loss, options, updates)
+    with told(model, *given, loss=loss):
+        steps = _Steps(model, given, loss, options, updates)
         if rounds:
             return steps.planned_in_rounds()
         return steps.planned_to_accumulate() if how.adds else steps.planned()
@@ -156,9 +159,10 @@ def _how(update: bool, max_norm: float | None, accumulate: bool) -> How:
 
 
 def _own_loss(result: Any) -> torch.Tensor:
-    if not isinstance(result, torch.Tensor) or result.numel() != 1:
+    found = result if isinstance(result, torch.Tensor) else getattr(result, "loss", None)
+    if not isinstance(found, torch.Tensor) or found.numel() != 1:
         raise InvalidInputError("the model returns no loss, which is one number as a tensor; give loss=lambda out: ...")
-    return result
+    return found
 
 
 class _Steps:
@@ -167,12 +171,12 @@ class _Steps:
     def __init__(
         self,
         model: torch.nn.Module,
-        args: tuple[Any, ...],
+        given: Given,
         loss: Loss,
         options: Options,
         updates: Updates | None = None,
     ) -> None:
-        self._model, self._args, self._loss, self._options, self._updates = model, args, loss, options, updates
+        self._model, self._given, self._loss, self._options, self._updates = model, given, loss, options, updates
         self._name = type(model).__name__
         self._timed: dict[int, Timed] = {}
         self._looks: dict[int, Look] = {}
@@ -187,7 +191,7 @@ class _Steps:
             held = updates.state_bytes - sum(there.values())
             options = replace(self._options, budget=made.result.schedule.budget, optimizer=held)
             try:
-                made.wait_by(_Steps(self._model, self._args, self._loss, options, waiting).planned(), there)
+                made.wait_by(_Steps(self._model, self._given, self._loss, options, waiting).planned(), there)
                 break
             except InfeasibleError:  # with all states on the host, perhaps
                 if there == made.states or slowest(made.result.device) == 0:
@@ -196,7 +200,7 @@ class _Steps:
 
     def planned(self) -> StepPlan:
         """Of the whole batch at once."""
-        seen = self._look(self._args)
+        seen = self._look(self._given)
         operations = seen.visits[0].joint.operations
         updates = [op.update for op in operations if op.update is not None]
         if self._updates is not None:
@@ -212,8 +216,8 @@ class _Steps:
             options = replace(options, budget=made.result.schedule.budget)
         key = key_of_step(made.result.graph, options, device_of(self._model))
         known = {key: document}
-        given = self._model, self._loss, self._args, options
-        return StepPlan(*given, made.result, made, known, self._updates)
+        of = self._model, self._loss, self._given, options
+        return StepPlan(*of, made.result, made, known, self._updates)
 
     def planned_in_rounds(self) -> StepPlan:
         """Of a batch that may be split."""
@@ -229,11 +233,11 @@ class _Steps:
             document = {**found.facts, **described(result)}
             known[key_of_step(found.graph, options, device_of(self._model))] = document
             made = adopted(found.graph, document, memory, self._looks[batch].resident)
-        return StepPlan(self._model, self._loss, self._args, options, result, made, known)
+        return StepPlan(self._model, self._loss, self._given, options, result, made, known)
 
     def _family(self) -> GraphFamily:
         """All batches; where a single sample runs other operations than many, the equal parts that run the same."""
-        family = GraphFamily(self._graph_at, split_batch(self._args))
+        family = GraphFamily(self._graph_at, split_batch(self._given))
         parts = [batch for batch in range(1, family.batch + 1) if family.batch % batch == 0]
         if family.batch == 1 or _is_in(family, 1):
             return family
@@ -241,9 +245,9 @@ class _Steps:
         document = {**family.to_json(), "graphs": [graph.to_json() for graph in reversed(graphs)]}
         return GraphFamily.from_json(document)
 
-    def _look(self, args: tuple[Any, ...]) -> Look:
+    def _look(self, given: Given) -> Look:
         updates = self._updates
-        seen = look(self._model, args, {}, self._options, loss=self._loss, within=True, updates=updates)
+        seen = look(self._model, *given, self._options, loss=self._loss, within=True, updates=updates)
         if seen.unplanned:
             raise CaptureError(f"a part of the step cannot be planned: {seen.unplanned[0]}")
         if updates is not None and len(seen.visits) > 1:
@@ -255,9 +259,9 @@ class _Steps:
 
     def _graph_at(self, batch: int) -> Graph:
         if batch not in self._timed:
-            with told_of(batch, split_batch(self._args)):  # such as a normalisation of one sample
-                seen = self._look(narrowed(self._args, 0, batch))
-            learning = [leaf for leaf in pytree.tree_leaves(self._args) if getattr(leaf, "requires_grad", False)]
+            with told_of(batch, split_batch(self._given)):  # such as a normalisation of one sample
+                seen = self._look(narrowed(self._given, 0, batch))
+            learning = [leaf for leaf in pytree.tree_leaves(self._given) if getattr(leaf, "requires_grad", False)]
             # Beside the gradient of a whole input, that of a part is as large for a moment.
             gathered = sum(visit.gradient_bytes for visit in seen.visits) + 2 * sum(one.nbytes for one in learning)
             self._looks[batch] = replace(seen, resident=replace(seen.resident, gradients=gathered))
