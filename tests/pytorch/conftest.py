@@ -30,14 +30,14 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def few_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `fit` plans takes a number of moves, and not seconds, which are many for models as small as those here."""
-    from memsched.torch import preflight
+    from memsched.torch import ways
 
-    plan_within = preflight.plan_within
+    plan_within = ways.plan_within
 
     def planned(graph: Any, device: Any, time_limit: Any, **more: Any) -> Any:
         return plan_within(graph, device, None, **{"moves": 1000, **more})
 
-    monkeypatch.setattr(preflight, "plan_within", planned)
+    monkeypatch.setattr(ways, "plan_within", planned)
 
 
 def _begin_anew() -> None:

@@ -19,7 +19,7 @@ import memsched as ms
 import memsched.torch
 from memsched.cli.app import command_line
 from memsched.show.words import time_of
-from memsched.study.fit import OFFLOADED, Fit, Steady, Way
+from memsched.study.fit import OFFLOADED, UPDATED, Fit, Steady, Way
 from memsched.torch import zoo
 from memsched.torch.batches import OtherBatchError, told_of
 from memsched.torch.meter import Meter
@@ -177,6 +177,42 @@ def _has_a_plan(model: nn.Module, batch: int, memory: int, optimizer: Any, bandw
     except ms.InfeasibleError:
         return False
     return True
+
+
+@pytest.mark.parametrize("name", ["adamw", pytest.param("sgd", marks=pytest.mark.slow)])
+def test_the_step_that_updates_is_that_of_plan_step(name: str) -> None:
+    """It needs neither all gradients nor all states at once; its largest batch is the largest that is planned."""
+    model, x = layers(64, 6), torch.randn(32, 64)
+    make = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[name]
+    stepping = make(model.parameters())
+
+    def loss(out: torch.Tensor) -> torch.Tensor:
+        return out.square().mean()
+
+    given: dict[str, Any] = {"device": "v100:pcie3", "optimizer": stepping, "loss": loss}
+    plain = fit(model, (x,), memory="1GB", largest=False, **given).peak_memory
+    memory = plain * 6 // 10
+    found = fit(model, (x,), memory=memory, **given)
+    (way,) = (one for one in found.ways if one.name == UPDATED)
+    assert way.fits
+    assert way.peak_memory <= memory < min(one.peak_memory for one in found.ways if one.name == "plain")
+    asked: dict[str, Any] = {"budget": memory, "device": "v100:pcie3", "optimizer": stepping, "update": True}
+    planned = memsched.torch.plan_step(model, (x,), loss, **asked)
+    updates = sum(op["choices"][0]["time"] for op in planned.result.graph.ops if op["kind"] == "update")
+    assert way.makespan == pytest.approx(planned.result.makespan - updates, rel=0.05)
+    assert planned.verify(x).peak_memory <= memory
+    batch = way.largest_batch
+    assert batch is not None
+    assert batch > max(one.largest_batch or 0 for one in found.ways if one is not way)
+    assert memsched.torch.plan_step(model, (torch.randn(batch, 64),), loss, **asked).peak_memory <= memory
+    with pytest.raises(ms.InfeasibleError):
+        memsched.torch.plan_step(model, (torch.randn(batch + 1, 64),), loss, **asked)
+    if found.next_step.startswith(UPDATED):
+        assert f"plan_step(model, args, loss, budget={memory}, optimizer=optimizer, update=True)" in found.next_step
+    assert UPDATED in {one.name for one in fit(model, (x,), memory=2 * plain, **given).ways}
+    for change in ({"optimizer": None}, {"optimizer": 4096}, {"loss": None}):
+        ways = fit(model, (x,), memory=memory, largest=False, **{**given, **change}).ways
+        assert UPDATED not in {one.name for one in ways}
 
 
 def test_ways_keep_what_they_say() -> None:

@@ -15,6 +15,7 @@ from memsched.support.views import Columns, Drawn, Tabular
 
 _LEAST = 1000  # bytes of a device: with less, a unit is missing
 OFFLOADED = "optimizer on the host"
+UPDATED = "update in the step"
 LARGER = "for larger batches"
 
 
@@ -135,6 +136,8 @@ class Fit(Drawn, Tabular):
 
     def _without_batches(self) -> str:
         """Whether a smaller batch may help, where none is known that fits."""
+        if any(one.name == UPDATED for one in self.ways):  # which needs neither all gradients nor all states
+            return ""
         step = self.steady
         held = step.parameters + step.buffers + step.gradients + step.optimizer
         needed = max(held, step.peak_update - step.inputs) + self.peak_memory - step.peak_memory
@@ -168,10 +171,14 @@ def _how(way: str, memory: int, optimizer: int) -> str:
         return f"split the batch into {way.split()[0]} parts, and step once for all: it is the fastest that fits"
     written = exact_bytes(memory, unit_written(memory)).partition(" (")[0].replace(" ", "")
     budget = f'"{written}"' if parse_bytes(written) == memory else str(memory)
+    less = "of a GPU leave 10 to 15 % to PyTorch's allocator, so give less as its memory"
+    if way == UPDATED:
+        call = f"memsched.torch.plan_step(model, args, loss, budget={budget}, optimizer=optimizer, update=True)"
+        return f"{way}, the fastest that fits: {call}; {less}"
     more = (', "optimizer": optimizer' if optimizer else "") + (', "bandwidth": 0' if way == "recompute" else "")
     options = f'{{"budget": {budget}{more}}}'
     said = f'{way}, the fastest that fits: torch.compile(model, backend="memsched", options={options})'
-    return f"{said}; of a GPU leave 10 to 15 % to PyTorch's allocator, so give less as its memory"
+    return f"{said}; {less}"
 
 
 def device_memory(memory: object) -> Bytes:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -159,3 +160,68 @@ def scaled(one: tuple[int, Graph], other: tuple[int, Graph], batch: int) -> Grap
         return max(0, math.ceil(exact)) if isinstance(a, int) else max(0.0, exact)
 
     return Graph.from_json(between(near.to_json(), far.to_json()))
+
+
+_CAPTURES = 4  # of a step, until the largest batch is found
+
+
+class PlannedBatches:
+    """Plans of a step at other batches than the one that it is given with.
+
+    `at` captures the step of a batch; `known` are those that were captured. `fits` tells of what is in no plan.
+    """
+
+    def __init__(
+        self,
+        at: Callable[[int], Graph],
+        batch: int,
+        device: Device,
+        *,
+        known: Iterable[int],
+        fits: Callable[[int], bool],
+        say: Callable[[str, int], None],
+    ) -> None:
+        self._at, self._batch, self._device = at, batch, device
+        self._known, self._fits, self._say = known, fits, say
+
+    def largest(self) -> int | None:
+        """The largest batch for which there is a plan; None if it is not found in a few captures.
+
+        The bytes of most tensors are linear in the batch. So the graph of any batch follows from those of two that are
+        captured; those of the batch that is found, and of the next, are captured, too, and decide.
+        """
+        batch = self._batch
+        others = dict.fromkeys([*self._known, batch // 2, 2 * batch, batch - 1])  # captured ones first
+        near = [batch, *itertools.islice((one for one in others if one != batch and self._is_alike(one)), 1)]
+        for _ in range(_CAPTURES):
+            if len(near) < 2:
+                return None
+            found = largest_size(functools.partial(self._fits_between, near[0], near[1]), near[0])
+            if found and not self._is_planned(found):
+                missed = found
+            elif self._is_planned(found + 1):
+                missed = found + 1
+            else:
+                return found
+            near = [size for size in dict.fromkeys([missed, *near]) if self._is_alike(size)][:2]
+        return None
+
+    def _is_alike(self, batch: int) -> bool:
+        """Whether the model runs with so many samples, by the same operations as with those that were given."""
+        with contextlib.suppress(OtherBatchError):
+            return batch >= 1 and form_of(self._at(batch)) == form_of(self._at(self._batch))
+        return False
+
+    def _is_planned(self, batch: int) -> bool:
+        with contextlib.suppress(OtherBatchError):
+            return self._there_is_a_plan(batch, self._at(batch))
+        return False
+
+    def _fits_between(self, one: int, other: int, batch: int) -> bool:
+        self._say("planning a step", batch)
+        return self._there_is_a_plan(batch, scaled((one, self._at(one)), (other, self._at(other)), batch))
+
+    def _there_is_a_plan(self, batch: int, graph: Graph) -> bool:
+        with contextlib.suppress(InfeasibleError):
+            return bool(self._fits(batch) and plan_within(graph, self._device, None, moves=0))
+        return False

@@ -122,7 +122,7 @@ def plan_step(
     """
     check_call(model, args)
     given = given_to(model, args, kwargs)
-    loss = _own_loss if loss is None else loss
+    loss = own_loss if loss is None else loss
     if not isinstance(rounds, bool):
         raise InvalidInputError(f"rounds is {rounds!r}; give True or False: the planner decides how many there are")
     how = _how(update, max_norm, accumulate)
@@ -158,7 +158,8 @@ def _how(update: bool, max_norm: float | None, accumulate: bool) -> How:
     return How(None if max_norm is None else checks.non_negative("max_norm", max_norm, ""), adds=accumulate)
 
 
-def _own_loss(result: Any) -> torch.Tensor:
+def own_loss(result: Any) -> torch.Tensor:
+    """The loss that a model returns, or has in its result."""
     found = result if isinstance(result, torch.Tensor) else getattr(result, "loss", None)
     if not isinstance(found, torch.Tensor) or found.numel() != 1:
         raise InvalidInputError("the model returns no loss, which is one number as a tensor; give loss=lambda out: ...")

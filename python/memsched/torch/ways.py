@@ -1,0 +1,274 @@
+"""Each way to run a training step of a model on a device: what it needs, what it costs, and the largest batch."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from memsched._core import Device, Graph
+from memsched.errors import InfeasibleError, InvalidInputError
+from memsched.problems.budget import warn_if_slow
+from memsched.study.auto import Say
+from memsched.study.fit import LARGER, OFFLOADED, UPDATED, Fit, Steady, Way
+from memsched.support.formats import counted, format_seconds
+from memsched.support.units import parse_bytes
+from memsched.torch.batches import (
+    OtherBatchError,
+    PlannedBatches,
+    batch_of,
+    largest_within,
+    least,
+    plan_within,
+    told_of,
+    with_batch,
+)
+from memsched.torch.compiled.joint import run_again
+from memsched.torch.compiled.look import Look, Loss, device_of, look
+from memsched.torch.compiled.options import Options, device_for
+from memsched.torch.compiled.plan import Timed, costs_in, timed
+from memsched.torch.compiled.update_checks import updates_of
+from memsched.torch.compiled.updates import How
+from memsched.torch.errors import CaptureError
+from memsched.torch.machines import machine
+from memsched.torch.nests import tensors_of
+from memsched.torch.optimizer_state import bytes_beside
+from memsched.torch.steady import steady
+from memsched.torch.steps import own_loss
+from memsched.torch.substitutes import kernels_of, substitute
+
+_PLANNED = ("recompute", "recompute and offload")
+GIVE = {"optimizer": "give optimizer=...", "loss": "give loss=..., or a model that returns it"}
+_CHECKPOINTED = "under the model's own checkpoints; plans take no notice of them"
+_HELD = "a plan counts the model's results until the step ends, plain PyTorch until its loss has read them"
+
+
+class Asked:
+    """A model's step at any size of the batch, on one device."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        optimizer: torch.optim.Optimizer | int | None,
+        loss: Loss | None,
+        options: Options,
+        memory: int,
+        progress: Say,
+    ) -> None:
+        self._progress, self._doing = progress, ""
+        self._model, self._given, self._loss = model, (args, kwargs), loss
+        self._optimizer, self._memory = optimizer, memory
+        self._reserve = parse_bytes(options.reserve, "reserve")
+        self._options = replace(options, reserve=self._reserve + bytes_beside(optimizer, model))
+        modelled = options.device != "here" and device_of(model).type == "cpu"
+        self._capability = machine(options.device)[0].capability if modelled else None
+        self._batch = batch_of(self._given)
+        self._returns_loss, self._others = False, 0
+        self._again: dict[int, float] = {}  # seconds of what the model's own checkpoints run again, by batch
+        self._steps: dict[bool, dict[int, Timed]] = {False: {}, True: {}}  # without updates and with them, by batch
+        self.steady = functools.cache(self._steady)
+
+    def answered(self, largest: bool) -> Fit:
+        """All ways."""
+        batch, plain = self._batch, self._plain()
+        link = self._device(link=True).d2h
+        warn_if_slow(self._at(batch).graph, link, "bandwidth")
+        if plain.fits:
+            planned = [*_PLANNED[: 1 + (link > 0)], *self._with_updates()] if largest and batch else []
+            ways = [plain, *(replace(plain, name=name, note=LARGER) for name in planned)]
+        else:
+            ways = [plain, self._planned(_PLANNED[0], link=False)]
+            ways += [self._planned(_PLANNED[1], link=True), *self._optimizer_on_host()] if link else []
+            ways += [*(self._updated_in_step() for _ in self._with_updates()), *self._accumulated()]
+        if largest and batch:
+            ways = [replace(one, largest_batch=self._largest_of(one.name)) for one in ways]
+        most = ways[0].largest_batch or 0
+        held = [_HELD] if any(one.largest_batch is not None and one.largest_batch < most for one in ways) else []
+        if plain.fits:  # the others are of use where they allow more samples
+            ways[1:] = [one for one in ways[1:] if one.largest_batch is None or one.largest_batch > most]
+        times = str(self._at(batch).facts["source"])
+        return Fit(
+            name=f"{type(self._model).__name__} on {self._shapes()}",
+            memory=self._memory,
+            times=times,
+            steady=self.steady(batch),
+            ways=tuple(ways),
+            assumed=(*self._not_given(), *held),
+        )
+
+    def _shapes(self) -> str:
+        return ", ".join("x".join(map(str, one.shape)) or "a number" for one in tensors_of(self._given)) or "no tensors"
+
+    def _not_given(self) -> list[str]:
+        given = {"optimizer": self._optimizer, "loss": self._loss or self._returns_loss or None}
+        return [f"no {what} was given, and none is counted; {GIVE[what]}" for what, one in given.items() if one is None]
+
+    def _say(self, what: str, batch: int) -> None:
+        if self._progress is not None:
+            self._progress(f"{self._doing}{what}" + (f" of {counted(batch, 'sample')}" if batch else ""))
+
+    def _largest_of(self, name: str) -> int | None:
+        self._doing = f"largest batch, {name}: "
+        if name == "plain":
+            found = self.steady(self._batch)
+            fixed = found.parameters + found.buffers + found.optimizer + found.gradients + self._beside
+            return largest_within(self._plain_need, self._memory, self._batch, fixed)
+        if name not in (*_PLANNED, UPDATED):
+            return None
+        batches = PlannedBatches(
+            functools.partial(self._graph_at, updates=name == UPDATED),
+            self._batch,
+            self._device(link=name != "recompute"),
+            known=self._steps[name == UPDATED],
+            fits=lambda batch: name == UPDATED or self._need_of_update(batch) <= self._memory,
+            say=self._say,
+        )
+        return batches.largest()
+
+    def _plain(self) -> Way:
+        need = self.steady(self._batch).peak_memory + self._beside
+        seconds = self._seconds(self._batch)
+        return self._way("plain", need, seconds, _CHECKPOINTED if self._again[self._batch] else "")
+
+    def _planned(self, name: str, *, link: bool) -> Way:
+        self._say(f"planning {name}", 0)
+        update = self._need_of_update(self._batch)
+        graph, device = self._at(self._batch).graph, self._device(link=link)
+        try:
+            result = plan_within(graph, device, self._options.time_limit)
+        except InfeasibleError:
+            need = max(update, least(graph, device), self._memory + 1)  # no plan was found for what there is
+            return self._way(name, need, math.nan)
+        return self._way(name, max(update, result.peak_memory), result.makespan)
+
+    def _optimizer_on_host(self) -> list[Way]:
+        """The state stays on the host, where the updates run: gradients go there, and parameters come back."""
+        found, link = self.steady(self._batch), self._device(link=True)
+        if not found.optimizer:
+            return []
+        need = max(found.peak_forward_backward - found.optimizer, found.parameters + found.gradients) + self._beside
+        seconds = self._seconds(self._batch) + found.gradients / link.d2h + found.parameters / link.h2d
+        note = "its updates are not timed, and memsched does not run it"
+        return [self._way(OFFLOADED, need, seconds, note)]
+
+    def _with_updates(self) -> list[str]:
+        """The way in which each parameter is updated as soon as its gradient is there, if there is one."""
+        if not isinstance(self._optimizer, torch.optim.Optimizer) or not (self._loss or self._returns_loss):
+            return []
+        try:
+            self._graph_at(self._batch, updates=True)
+        except (CaptureError, InvalidInputError):  # what `plan_step` tells whoever asks it
+            return []
+        return [UPDATED]
+
+    def _updated_in_step(self) -> Way:
+        """The optimiser's states travel, too."""
+        self._say(f"planning {UPDATED}", 0)
+        graph, device = self._graph_at(self._batch, updates=True), self._device(link=True)
+        seconds = sum(op["choices"][0]["time"] for op in graph.ops if op["kind"] == "update")
+        try:
+            result = plan_within(graph, device, self._options.time_limit)
+        except InfeasibleError:
+            return self._way(UPDATED, max(least(graph, device), self._memory + 1), math.nan)
+        note = f"besides, its updates take {format_seconds(seconds)}, one parameter at a time"
+        return self._way(UPDATED, result.peak_memory, result.makespan - seconds, note)
+
+    def _accumulated(self) -> list[Way]:
+        """The fewest micro-batches that fit."""
+        small = [k for k in range(1, math.isqrt(self._batch) + 1) if self._batch % k == 0]
+        parts = sorted({*small[1:], *(self._batch // k for k in small)} - {1})
+        found: list[Way] = []
+        norms = any(isinstance(one, torch.nn.modules.batchnorm._BatchNorm) for one in self._model.modules())
+        note = "batch normalisation sees each part by itself" if norms else ""
+        for k in parts:
+            try:
+                part, whole = self.steady(self._batch // k, k), self.steady(self._batch)
+                need = part.peak_memory + whole.inputs - part.inputs + self._beside  # all parts are on the device
+                if need > self._memory:  # its time does not count
+                    found = [self._way(f"{k} micro-batches", need, math.nan, note)]
+                else:
+                    return [self._way(f"{k} micro-batches", need, k * self._seconds(self._batch // k), note)]
+            except OtherBatchError:  # such as a normalisation of one sample
+                break
+        return found
+
+    def _way(self, name: str, need: int, seconds: float, note: str = "") -> Way:
+        known = None if math.isnan(seconds) else seconds
+        return Way(name=name, fits=need <= self._memory, peak_memory=need, makespan=known, note=note)
+
+    # What a batch needs.
+
+    def _plain_need(self, batch: int) -> float:
+        with contextlib.suppress(OtherBatchError):
+            return self.steady(batch).peak_memory + self._beside
+        return math.inf
+
+    def _need_of_update(self, batch: int) -> int:
+        found = self.steady(self._batch)
+        return found.peak_update - found.inputs + found.inputs * batch // max(self._batch, 1) + self._beside
+
+    def _steady(self, batch: int, micro_batches: int = 1) -> Steady:
+        self._say("counting the bytes of a step", batch)
+        args, kwargs = self._given if batch == self._batch else with_batch(self._given, batch)
+        more: dict[str, Any] = {"micro_batches": micro_batches, "capability": self._capability}
+        with told_of(batch, self._batch):
+            return steady(self._model, args, kwargs, self._optimizer, self._loss, **more)
+
+    def _at(self, batch: int, updates: bool = False) -> Timed:
+        known = self._steps[updates]
+        if batch not in known:
+            known[batch] = self._timed_with_updates(batch) if updates else self._timed(batch)
+        return known[batch]
+
+    def _graph_at(self, batch: int, updates: bool = False) -> Graph:
+        return self._at(batch, updates).graph
+
+    def _timed(self, batch: int) -> Timed:
+        seen = self._looked_at(batch, self._options, loss=self._loss)
+        self._returns_loss = any(one.meta["val"].numel() == 1 for one in seen.visits[-1].joint.tangents)
+        if device_of(self._model).type == "cuda":  # where it is measured
+            self._others = seen.resident.others
+        found = timed(seen.visits, seen.returns, seen.resident, self._options)
+        both = zip(seen.visits, costs_in(found.facts), strict=True)
+        self._again[batch] = sum(costs[n].seconds for visit, costs in both for n in run_again(visit.joint))
+        return found
+
+    def _timed_with_updates(self, batch: int) -> Timed:
+        asked: dict[str, Any] = {"update": True, "rounds": False, "planner": "selective", "how": How()}
+        updates = updates_of(self._model, self._optimizer, **asked)
+        options = replace(self._options, optimizer=updates.state_bytes)
+        seen = self._looked_at(batch, options, loss=self._loss or own_loss, within=True, updates=updates)
+        if len(seen.visits) > 1:
+            raise CaptureError("the step is captured in several graphs")
+        return timed(seen.visits, seen.returns, seen.resident, options)
+
+    def _looked_at(self, batch: int, options: Options, **how: Any) -> Look:
+        self._say("capturing a step", batch)
+        args, kwargs = self._given if batch == self._batch else with_batch(self._given, batch)
+        calls = {} if self._capability is None else kernels_of(self._capability)
+        prepare = functools.partial(substitute, calls=calls)
+        with told_of(batch, self._batch):
+            seen = look(self._model, args, kwargs, options, prepare=prepare, **how)
+            if seen.unplanned:
+                raise CaptureError(f"a part of the step cannot be planned: {seen.unplanned[0]}")
+        return seen
+
+    @property
+    def _beside(self) -> int:
+        """Bytes that are no part of the step: what the caller asked for, and what is on the device anyway."""
+        self._at(self._batch)
+        return self._reserve + self._others
+
+    def _seconds(self, batch: int) -> float:
+        """Of the plain step, with the model's own checkpoints."""
+        return sum(op["choices"][0]["time"] for op in self._at(batch).graph.ops) + self._again[batch]
+
+    def _device(self, *, link: bool) -> Device:
+        options = self._options if link else replace(self._options, bandwidth=0)
+        return device_for(self._memory, self._at(self._batch).link, options)
