@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import json
 import os
@@ -127,11 +128,23 @@ def test_bad_columns_of_a_chain(field: str, change: str) -> None:
         ({"provenance": {1: "a", "1": "b"}}, ["provenance", "keys are text"]),
         ({"provenance": {"a": [{None: 1}]}}, ["provenance", "keys are text"]),
         ({"provenance": {"link_bandwidth": nan}}, ["provenance"]),
+        ({"provenance": {"a": ["\ud800"]}}, ["provenance", "UTF-8"]),
+        ({"provenance": {"\ud800": 1}}, ["provenance", "UTF-8"]),
+        ({"provenance": functools.reduce(lambda inner, _: {"a": inner}, range(65), {})}, ["at most 64 levels"]),
         ({"provenance": "by hand"}, ["provenance", "by hand"]),
     ],
 )
 def test_bad_chains(changes: dict[str, Any], words: list[str]) -> None:
     refused(lambda: chain(**changes), *words)
+
+
+def test_what_is_saved_can_be_read(tmp_path: Path) -> None:
+    """Files were written that no load took, as they nested too deep or had no text of UTF-8."""
+    deep: dict[str, Any] = functools.reduce(lambda inner, _: {"a": inner}, range(63), {})
+    result = ms.greedy(chain(provenance=deep), 1000, 1.0)
+    result.save(tmp_path / "result.json")
+    assert ms.Result.load(tmp_path / "result.json").problem == result.problem
+    refused(lambda: ms.Schedule([], budget=5, planner={"name": "x", "a": "\ud800"}), "UTF-8")
 
 
 def test_times_that_add_up_to_nearly_infinity() -> None:

@@ -369,7 +369,7 @@ class TestPlan:
         monkeypatch.setattr("memsched.cli.plan.best_plan", lambda *_, **__: pytest.fail("planned"))
         (folder / "there").mkdir()
         before = sorted(folder.rglob("*"))
-        for output in ("none/r.json", "there", os.devnull, "c.json/r.json", "new/", "x" * 256):
+        for output in ("none/r.json", "there", os.devnull, "c.json/r.json", "new/", "x" * 256, "-"):
             for option in ("-o", "--plan-only"):
                 assert "cannot be written" in fails("plan", SMALL, "-m", "40%", option, output)
             assert "cannot be written" in fails("compare", SMALL, "-m", "40%", "-o", output)

@@ -191,6 +191,17 @@ def test_two_gpus_share_the_link_and_the_batch() -> None:
             ms.modnn(problem, 12 * 2**30, beta, gpus=2)
 
 
+def test_half_a_saved_family_is_saved_with_its_plan() -> None:
+    family = ms.profiles.analytic("alexnet", 8)
+    saved = ms.GraphFamily.from_json(family.to_json(batches=[2, 4]))
+    assert ms.modnn(family, "3GiB", 10e9, gpus=2).problem.batch == 4
+    result = ms.modnn(saved, "3GiB", 10e9, gpus=2)
+    assert result.problem.batches == (1, 2, 4)
+    assert ms.Result.from_json(result.to_json()) == result
+    with pytest.raises(ms.InvalidInputError, match="saved with its graphs at batch"):
+        ms.modnn(ms.GraphFamily.from_json(family.to_json(batches=[2])), "3GiB", 10e9, gpus=2)
+
+
 def test_a_link_or_a_host_that_is_too_small() -> None:
     """At 4 GiB two rounds of ResNet-34 move nothing, and one does."""
     family = ms.profiles.analytic("resnet34", 256, "k40m")

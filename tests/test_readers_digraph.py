@@ -173,6 +173,7 @@ BAD: list[tuple[Callable[[Any], Any], str]] = [
     (with_("conv", phase="forward"), "phase of node 'conv' is 'forward'"),
     (with_("conv", kind=3), "kind of node 'conv' is 3"),
     (with_("conv", layer="a"), "layer of node 'conv' is 'a'"),
+    (with_("conv", layer=-1), "from 0 to 2147483647"),
     (with_("conv", once=1), "once of node 'conv' is 1"),
 ]
 

@@ -256,6 +256,7 @@ def stating(shape: list[Any], name: str = "h", kind: int | None = None) -> Any:
         (stating([1, 2], "y"), r"states the shape \[1, 2\] and the type float of tensor 'y', which is .* \[64, 2\]"),
         (stating([5]), r"states the shape \[5\] and the type float of tensor 'h'"),
         (stating([64, 5], kind=proto.FLOAT16), r"the type float16 of tensor 'h', which is .* the type float with"),
+        (stating([64, 2], "y", proto.FLOAT16), r"the type float16 of tensor 'y', which is .* the type float with"),
         (stating([1, 3], "x"), r"states the shape \[1, 3\] and the type float of tensor 'x'"),
         (
             stating(["N", 7]),

@@ -362,7 +362,7 @@ InvalidInputError
             "Makes the graph of a training step of an ONNX model, its backward by a stated rule.");
 
     module.def("to_graph", &to_graph, py::call_guard<py::gil_scoped_release>(), "chain"_a, "chunk"_a = none);
-    module.def("has_text_keys", &has_text_keys, "value"_a);
+    module.def("survives_json", [](const py::object& value) { return survives_json(value); }, "value"_a);
     module.def("graph_min_memory", &min_memory, "graph"_a, py::call_guard<py::gil_scoped_release>());
     module.def("graph_peak_memory", &peak_memory, "graph"_a, py::call_guard<py::gil_scoped_release>());
 }

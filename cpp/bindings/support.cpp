@@ -242,19 +242,22 @@ void check_keys(const py::dict& document, const std::string& what, std::initiali
     }
 }
 
-bool has_text_keys(const py::handle& value) {
+bool survives_json(const py::handle& value, int levels) {
+    const auto within = [&](const py::handle& one) { return levels > 0 && survives_json(one, levels - 1); };
+    if (py::isinstance<py::str>(value)) {
+        if (PyUnicode_AsUTF8AndSize(value.ptr(), nullptr) != nullptr) {
+            return true;
+        }
+        PyErr_Clear(); // a lone surrogate
+        return false;
+    }
     if (py::isinstance<py::dict>(value)) {
-        for (const auto& [key, one] : py::reinterpret_borrow<py::dict>(value)) {
-            if (!py::isinstance<py::str>(key) || !has_text_keys(one)) {
-                return false;
-            }
-        }
-    } else if (py::isinstance<py::list>(value) || py::isinstance<py::tuple>(value)) {
-        for (const py::handle one : py::reinterpret_borrow<py::sequence>(value)) {
-            if (!has_text_keys(one)) {
-                return false;
-            }
-        }
+        return std::ranges::all_of(py::reinterpret_borrow<py::dict>(value), [&](const auto& item) {
+            return py::isinstance<py::str>(item.first) && within(item.first) && within(item.second);
+        });
+    }
+    if (py::isinstance<py::list>(value) || py::isinstance<py::tuple>(value)) {
+        return std::ranges::all_of(py::reinterpret_borrow<py::sequence>(value), within);
     }
     return true;
 }
@@ -272,7 +275,7 @@ std::string dump_json(const py::object& value, const std::string& field) {
     try {
         const py::object dumps = py::module_::import("json").attr("dumps");
         const auto text = dumps(value, "allow_nan"_a = false, "default"_a = py::cpp_function(of_numpy));
-        if (has_text_keys(value)) {
+        if (survives_json(value)) {
             return py::cast<std::string>(text);
         }
     } catch (py::error_already_set& error) {
@@ -281,7 +284,9 @@ std::string dump_json(const py::object& value, const std::string& field) {
             throw;
         }
     }
-    refuse(field, value, "a dict that JSON can write (no NaN, inf or objects; keys are text)");
+    refuse(
+        field, value,
+        "a dict that JSON can write and read again (no NaN, inf or objects; keys are text; UTF-8; at most 64 levels)");
 }
 
 py::object load_json(const std::string& text) { return py::module_::import("json").attr("loads")(text); }

@@ -20,6 +20,8 @@ def check_writable(path: str) -> str:
     target = Path(path)
     if not path:
         raise InvalidInputError("the name of the file to write is empty")
+    if path == "-":
+        raise InvalidInputError("'-' cannot be written: no option writes to standard output; name a file")
     try:
         is_folder = target.is_dir()
     except OSError as error:  # a name of too many letters

@@ -84,14 +84,16 @@ class Call:
         if 0 < time_limit < needed - LEAST_TIME:
             raise too_short(time_limit, self.entry.name, needed, self.graph)
 
-    def until(self, time_limit: float | None) -> float:
+    def until(self, time_limit: float | None, after: float = 0.0) -> float:
         """The time.perf_counter() at which the limit is reached, if `check_time` takes it; infinite without a limit.
 
-        The bound that the result will have is made now, so that it is within the limit; the rest has its least time.
+        The bound that the result will have is made now, so that it is within the limit; the rest has its least time. So
+        many seconds of it, at most a third, are left for what comes after.
         """
         if time_limit is None:
             return math.inf
         self.check_time(time_limit)
+        time_limit -= min(after, time_limit / 3)
         if time_limit and self.entry.free and not isinstance(self.problem, GraphFamily):
             recompute_bound(self.graph, self.device)  # kept with the graph
         return max(self.started + time_limit, time.perf_counter() + LEAST_TIME)

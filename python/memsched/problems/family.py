@@ -173,6 +173,13 @@ class GraphFamily(Saved):
             return partial(GraphFamily, name=self.name), (self._make, self.batch)
         return GraphFamily.from_json, (self.to_json(),)
 
+    def at_most(self, batch: int) -> GraphFamily:
+        """The family of a smaller batch."""
+        if self.batches is None:
+            return GraphFamily(self.at, batch, name=self.name)
+        graphs = [self.at(one).to_json() for one in {*self.batches, batch} if one <= batch]
+        return GraphFamily.from_json({"format": _FORMAT, "name": self.name, "batch": batch, "graphs": graphs})
+
     def to_json(self, batches: Iterable[int] = ()) -> Document:
         """The form `memsched-family/1`: the graphs at the full batch, at 1 if it exists, and at the given batches.
 

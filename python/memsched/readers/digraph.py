@@ -205,7 +205,7 @@ def _op(attributes: Attributes, title: str, phase: str) -> dict[str, Any]:
     if "kind" in attributes:
         op["kind"] = checks.text(f"kind of node '{title}'", attributes["kind"])
     if "layer" in attributes:
-        op["layer"] = checks.count(f"layer of node '{title}'", attributes["layer"], -(2**31), 2**31 - 1)
+        op["layer"] = checks.count(f"layer of node '{title}'", attributes["layer"], 0, 2**31 - 1)
     if "once" in attributes:
         op["once"] = checks.flag(f"once of node '{title}'", attributes["once"])
     return {**op, "choices": [{"alg": "default", "time": time, "workspace": workspace}]}

@@ -221,8 +221,8 @@ def check_plain(what: str, value: Any) -> None:
     """Refuse what JSON cannot write: NaN, infinity, objects, endless nesting, lone surrogates, keys but text."""
     try:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-        if not _core.has_text_keys(value):
-            raise TypeError("a key is no text")
+        if not _core.survives_json(value):
+            raise TypeError("a key is no text, or it nests deeper than 64 levels")
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"{what} cannot be written as JSON: {error}") from error
 

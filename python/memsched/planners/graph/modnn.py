@@ -134,7 +134,7 @@ def _one_gpu_of_two(problem: Problem, device: Device, added: float) -> tuple[Gra
         raise InvalidInputError("gpus is 2, which halves the batch; give a GraphFamily with an even batch")
     if min(device.d2h, device.h2d) == 0 or added == 0:
         raise InvalidInputError("gpus is 2, but gradients cannot be exchanged at a bandwidth of 0; give one")
-    half = GraphFamily(problem.at, problem.batch // 2, name=problem.name)
+    half = problem.at_most(problem.batch // 2)
     gradients = problem.graph.resident / 2  # gradients of the weights; the other half are the weights
     exchange = gradients / device.d2h + gradients / device.h2d + 3 * gradients / added
     if not math.isfinite(exchange):

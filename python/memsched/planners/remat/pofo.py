@@ -15,6 +15,7 @@ from memsched.planners.remat.recompute import (
     MOST_LAYERS,
     ROTOR_SLOTS,
     SPARE,
+    STEPS,
     Tables,
     UnrolledRuns,
     best_rotor_plan,
@@ -197,7 +198,9 @@ def _with_table(
 ) -> Result:
     """The same with real labels, from a table that answers all memories up to its own."""
     call = begin_chain(pofo, chain, None, None, device, chunk)
-    tables = Tables(threads=threads, progress=progress, until=call.until(time_limit or None), shared=table)
+    tables = Tables(
+        threads=threads, progress=progress, until=call.until(time_limit or None, STEPS * chain.n), shared=table
+    )
     best = pofo_attempt(call, labels="auto", slots=table.slots, beam=None, tables=tables)
     return _finished(best, None, time_limit, None, 0, {"labels": "auto", "chunk": call.chunk}, progress)
 
@@ -316,7 +319,7 @@ def pofo(
         raise LimitError(
             f"labels is 'exact'; '{chain.name}' has {chain.n} stages, and exact labels take {MOST_LAYERS - 1}"
         )
-    tables = Tables(threads=threads, progress=progress, until=call.until(time_limit or None))
+    tables = Tables(threads=threads, progress=progress, until=call.until(time_limit or None, STEPS * chain.n))
     best = pofo_attempt(call, labels=labels, slots=slots, beam=beam, tables=tables)
     limit = {"time_limit": time_limit} if moves is None else {"moves": moves}
     params: dict[str, Any] = {"slots": slots, "labels": labels, "beam": beam, "chunk": call.chunk, **limit}

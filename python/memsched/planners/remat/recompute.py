@@ -39,6 +39,9 @@ def rotor_min_memory(chain: Chain) -> int:
     return min(chain.resident + _least_memory(chain)[0], peak_of(graph_of(chain)))
 
 
+STEPS = 1e-5  # seconds a stage to write and simulate the steps of a plan
+
+
 def pofo_min_memory(chain: Chain) -> int:
     """Resident plus the least memory of recomputation with a link; at most the plain peak."""
     return min(chain.resident + _least_memory(chain)[1], peak_of(graph_of(chain)))

@@ -6,7 +6,7 @@ from typing import Any
 
 from memsched._core import Chain, Device, RematPlan, RematTable
 from memsched.planners.entry import Planner
-from memsched.planners.remat.recompute import ROTOR_SLOTS, Tables, best_rotor_plan, rotor_min_memory, unroll
+from memsched.planners.remat.recompute import ROTOR_SLOTS, STEPS, Tables, best_rotor_plan, rotor_min_memory, unroll
 from memsched.planners.sets import ChainCall, begin_chain
 from memsched.problems.problem import ChunkLike
 from memsched.result import Result
@@ -109,4 +109,6 @@ def rotor(
     threads = checks.count("threads", threads, 0, 1024)
     time_limit = quantities.time_limit(time_limit) or None
     call = begin_chain(rotor, chain, M, beta, device, chunk)
-    return _from_tables(call, slots, Tables(threads=threads, progress=progress, until=call.until(time_limit)))
+    return _from_tables(
+        call, slots, Tables(threads=threads, progress=progress, until=call.until(time_limit, STEPS * chain.n))
+    )

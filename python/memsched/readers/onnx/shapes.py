@@ -72,6 +72,7 @@ def forms_of(onnx: Any, model: Any, dims: Mapping[str, int] | None) -> Forms:
             )
         _keep(stated, one.name, one.type)
         told.ClearField("shape")
+        told.ClearField("elem_type")  # else it is taken for what is inferred
     del graph.value_info[:]
     known = _inferred(onnx, model, stated)
     for name, shape, number in partly:
