@@ -8,7 +8,6 @@ from typing import Any
 
 from memsched._core import Graph
 from memsched.arena.placement import Placement
-from memsched.errors import InvalidInputError, shown
 from memsched.problems.problem import largest_graph
 from memsched.result import Result
 from memsched.support.formats import format_bytes
@@ -21,18 +20,10 @@ def budget_of(result: Result) -> int:
     return min(result.schedule.budget, result.device.memory)
 
 
-def check_drawn(result: Result) -> None:
-    """Refuse a plan that is repeated without end, of whose steps in a period some are those of other repetitions."""
-    graph = largest_graph(result.problem, result.schedule)
-    if graph.persistent:
-        raise InvalidInputError(
-            f"'{graph.name}' has persistent tensors, such as {shown(graph.persistent[0])}, so its plan is repeated "
-            "without end, which no report shows yet; plot(result) draws one period"
-        )
-
-
 def round_end(result: Result) -> float:
-    """The end of the last step of the round in the timeline, in seconds."""
+    """The end of the last step of the round in the timeline, in seconds; of a plan that is repeated, of a period."""
+    if result.graph.persistent:
+        return float(result.timeline.makespan)
     return max(result.timeline.end.tolist(), default=0.0)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from memsched.arena.placement import Placement
 from memsched.errors import InvalidInputError, shown
 from memsched.result import Planned, Result, results_in
-from memsched.show.arena import check_drawn
 from memsched.show.report.comparison import studies
 from memsched.show.report.page import check_jinja
 from memsched.show.report.placement_page import placement_page
@@ -100,8 +99,6 @@ def write_report(
     wanted = len(listed) == 1 if compare is None else checks.flag("compare", compare)
     checks.progress(progress)
     check_jinja()
-    for result in listed:
-        check_drawn(result)
     found = studies(listed, time_limit, progress) if wanted else [None] * len(listed)
     with written_like(unit_of(listed)):
         page = results_page(listed, found, names)

@@ -141,7 +141,7 @@ def _plan(at: int, result: Result, summary: Summary, uses: list[TensorUse], stud
         "verdict": verdict(result, summary),
         "tiles": tiles(result, summary),
         "facts": _facts(result, uses),
-        "round_note": " Of a plan in rounds, the first round is shown." if summary.rounds > 1 else "",
+        "round_note": _round_note(result, summary),
         "address_note": _address_note(result),
         "fates": _fates(uses),
         "summaries": captions(result, uses, study),
@@ -152,6 +152,12 @@ def _plan(at: int, result: Result, summary: Summary, uses: list[TensorUse], stud
         "planners_note": (_planners_note(result),),
         "frontier_note": "" if study is None else footnote(study.curves),
     }
+
+
+def _round_note(result: Result, summary: Summary) -> str:
+    if result.graph.persistent:
+        return " The plan is repeated without end: one period in a steady state is shown."
+    return " Of a plan in rounds, the first round is shown." if summary.rounds > 1 else ""
 
 
 def _planners_note(result: Result) -> str:

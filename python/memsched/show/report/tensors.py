@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 from memsched.result import Result
@@ -65,16 +66,27 @@ class _Scan:
         self.again: set[str] = set()  # tensors that are written more than once
         self.early: set[str] = set()  # tensors that are off the device when the backward begins
         self.backward = False
+        border = result.schedule.border
+        for name in [name for name in self.since if border.get(name) == "host"]:
+            del self.since[name]
         starts, ends = result.timeline.start.tolist(), result.timeline.end.tolist()
         for step, start, end in zip(result.schedule.steps, starts, ends, strict=True):
             self._apply(step, start, end)
         until = round_end(result)
+        given = [name for name in self.stays if graph.persistent and name not in self.writer]  # in each repetition
         for name in list(self.since):
-            self._end_stay(name, until)
+            if name in given and self.stays[name]:  # until it is freed in the next repetition
+                self._end_stay(name, until + self.stays[name].pop(0).end)
+            else:
+                self._end_stay(name, max(until, self.since[name][1]))
         for stays in self.stays.values():  # a useless prefetch may end after the next stay has begun
             stays.sort(key=lambda stay: stay.start)
-        for name, first in self.offloaded.items():
-            self.stays[name] = _with_host(self.stays[name], first, until)
+        for name in self.offloaded.keys() - given:
+            self.stays[name] = _with_host(self.stays[name], self.offloaded[name], until)
+        if graph.persistent:
+            self.stays = {name: _in_a_period(stays, until) for name, stays in self.stays.items()}
+        for name in given:
+            self.stays[name] = _beside_the_host(self.stays[name], until)
 
     def _apply(self, step: dict[str, Any], start: float, end: float) -> None:
         if "run" in step:
@@ -142,7 +154,39 @@ def _with_host(stays: list[Stay], first: float, until: float) -> list[Stay]:
     return found
 
 
+def _in_a_period(stays: list[Stay], period: float) -> list[Stay]:
+    """Of a plan that is repeated: what goes on beyond the end of a period is seen at the start of the next."""
+    if not 0.0 < period < math.inf:
+        return stays
+    found: list[Stay] = []
+    for stay in stays:
+        copies, rest = divmod(stay.end - stay.start, period)  # of as many repetitions at once
+        found += [replace(stay, start=0.0, end=period)] * int(copies)
+        first = stay.start % period
+        last = first + rest
+        found.append(replace(stay, start=first, end=min(last, period)))
+        if last > period:
+            found.append(replace(stay, start=0.0, end=last - period))
+    return sorted((stay for stay in found if stay.start < stay.end), key=lambda stay: stay.start)
+
+
+def _beside_the_host(stays: list[Stay], period: float) -> list[Stay]:
+    """With the spans in which a persistent tensor is on the host alone: whenever it is not on the device."""
+    found: list[Stay] = []
+    end = 0.0
+    for stay in [*stays, Stay(place="host", start=period, end=period)]:
+        if stay.start > end:
+            found.append(Stay(place="host", start=end, end=stay.start))
+        if stay.start < stay.end:
+            found.append(stay)
+        end = max(end, stay.end)
+    return found
+
+
 def tensor_uses(result: Result) -> list[TensorUse]:
-    """What happens to each tensor with bytes, in the order of the graph; of a plan in rounds, in the first round."""
+    """What happens to each tensor with bytes, in the order of the graph; of a plan in rounds, in the first round.
+
+    Of a plan that is repeated without end, in one period of its steady state.
+    """
     scan = _Scan(result)
     return [scan.use(tensor) for tensor in scan.tensors if tensor["size"] > 0]
