@@ -27,6 +27,12 @@ from memsched.torch.nests import tensors_of
 
 ROUNDS = 7
 WAYS = ("plain", "hooks", "hooks, every block checkpointed")
+CLIPPED = ("plain", "every block checkpointed")
+KINDS: dict[str, dict[str, Any]] = {
+    "": {},
+    "clipped": {"max_norm": 1.0},
+    "clipped, in two micro-batches": {"max_norm": 1.0, "accumulate": True},
+}
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "SGD": lambda parameters: torch.optim.SGD(parameters, lr=1e-4),
     "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=1e-4),
@@ -54,9 +60,14 @@ def network(name: str) -> tuple[Keyed, tuple[torch.Tensor, ...]]:
 
 
 def stepper(
-    model: nn.Module, inputs: Sequence[torch.Tensor], make: Callable[[Any], torch.optim.Optimizer], hooks: bool
+    model: nn.Module,
+    inputs: Sequence[torch.Tensor],
+    make: Callable[[Any], torch.optim.Optimizer],
+    hooks: bool,
+    kind: str = "",
 ) -> tuple[Callable[[], None], Callable[[], list[torch.Tensor]]]:
     """What runs a step, and what gives the tensors that are there between steps."""
+    options = KINDS[kind]
     learning = [one for one in model.parameters() if one.requires_grad]
     optimizers = [make([one]) for one in learning] if hooks else [make(learning)]
     if hooks:  # each update as soon as its gradient is there: three lines of PyTorch's tutorials
@@ -69,7 +80,10 @@ def stepper(
             one.register_post_accumulate_grad_hook(lambda p, o=optimizer: updated(p, o))
 
     def step() -> None:
-        model(*inputs).backward()
+        for _ in range(2 if options.get("accumulate") else 1):
+            model(*inputs).backward()
+        if "max_norm" in options:
+            nn.utils.clip_grad_norm_(learning, options["max_norm"])
         for one in () if hooks else optimizers:
             one.step()
             one.zero_grad()
@@ -90,36 +104,53 @@ def counted(step: Callable[[], None], held: Callable[[], list[torch.Tensor]]) ->
     return meter.peak
 
 
-def planned(name: str, make: Any, budget: Any) -> mt.StepPlan | None:
+def planned(name: str, make: Any, budget: Any, kind: str) -> mt.StepPlan | None:
     model, inputs = network(name)
-    options: Any = {"bandwidth": 0, "optimizer": make(model.parameters()), "update": True, "planner": "selective"}
+    options: Any = {
+        **KINDS[kind],
+        "bandwidth": 0,
+        "optimizer": make(model.parameters()),
+        "update": True,
+        "planner": "selective",
+    }
     try:
         return mt.plan_step(model, inputs, budget=budget, **options)
     except ms.InfeasibleError:
         return None
 
 
-def measured(name: str, optimizer: str) -> Row:
+def taken(plan: mt.StepPlan, inputs: Sequence[torch.Tensor]) -> Callable[[], None]:
+    """What runs a planned step."""
+
+    def step() -> None:
+        if plan.waiting is not None:
+            plan.accumulate(*inputs)
+        plan.step(*inputs)
+
+    return step
+
+
+def measured(name: str, optimizer: str, kind: str = "") -> Row:
     """Peaks, and CPU times in turn as shares of the plain step's."""
-    make = OPTIMIZERS[optimizer]
+    make, ways = OPTIMIZERS[optimizer], CLIPPED if kind else WAYS
     runs: dict[str, Callable[[], Any]] = {}
     peaks: dict[str, int] = {}
-    for way in WAYS:
+    for way in ways:
         model, inputs = network(name)
         if "checkpointed" in way:
             checkpointed(model, NETWORKS[name].blocks(model.inner), 1)
-        runs[way], held = stepper(model, inputs, make, hooks=way != "plain")
+        runs[way], held = stepper(model, inputs, make, "hooks" in way, kind)
         peaks[way] = counted(runs[way], held)
     differs = ""
-    for way, budget in (("ours, everything kept", "100%"), *((f"ours at {one}", peaks[one]) for one in WAYS[1:])):
-        plan = planned(name, make, budget)
+    for way, budget in (("ours, everything kept", "100%"), *((f"ours at {one}", peaks[one]) for one in ways[1:])):
+        plan = planned(name, make, budget, kind)
         if plan is None:
             continue
         _, inputs = network(name)
         verified = plan.verify(*inputs)
         differs = differs or verified.reordered or ""
         peaks[way] = verified.peak_memory
-        runs[way] = lambda plan=plan, inputs=inputs: plan.step(*inputs)
+        runs[way] = taken(plan, inputs)
     seconds: dict[str, list[float]] = {way: [] for way in runs}
     for _ in range(ROUNDS + 1):
         for way, run in runs.items():
@@ -127,25 +158,16 @@ def measured(name: str, optimizer: str) -> Row:
             run()
             seconds[way].append(time.thread_time() - began)
     shares = {
-        way: statistics.median(a / b for a, b in zip(taken[1:], seconds["plain"][1:], strict=True))
-        for way, taken in seconds.items()
+        way: statistics.median(a / b for a, b in zip(each[1:], seconds["plain"][1:], strict=True))
+        for way, each in seconds.items()
     }
-    return {"network": name, "optimizer": optimizer, "peaks": peaks, "shares": shares, "differs": differs}
+    row = {"network": name, "optimizer": optimizer, "peaks": peaks, "shares": shares, "differs": differs}
+    return {**row, "kind": kind} if kind else row
 
 
 def page(rows: Sequence[Row]) -> str:
-    """The results in words and a table."""
-    ways = [*WAYS[1:], "ours, everything kept", *(f"ours at {way}" for way in WAYS[1:])]
-
-    def cell(row: Row, way: str) -> str:
-        if way not in row["shares"]:
-            return "no plan"
-        return f"{row['peaks'][way] / row['peaks']['plain']:.3f} / {row['shares'][way]:.2f}"
-
-    cells = [
-        [row["network"], row["optimizer"], f"{row['peaks']['plain'] / 1e6:.1f}", *(cell(row, way) for way in ways)]
-        for row in rows
-    ]
+    """The results in words and tables."""
+    each = {kind: [row for row in rows if row.get("kind", "") == kind] for kind in KINDS}
     lines = [
         "# Updates as a part of the step",
         "",
@@ -159,20 +181,51 @@ def page(rows: Sequence[Row]) -> str:
         f"it is CPU time, the median of {ROUNDS} rounds in turn, as a share of the plain step's. Every plan was "
         "verified: loss, parameters and states after a step were compared with plain PyTorch's.",
         "",
-        *summary(rows),
+        *summary(each[""], WAYS),
         "",
-        table(["network", "optimiser", "plain, MB", *ways], cells),
+        *results(each[""], WAYS),
         "",
-        *differing(rows),
-        environment_line(environment()),
+        *differing(each[""]),
     ]
-    return "\n".join(lines) + "\n"
+    for kind, some in list(each.items())[1:]:
+        if some:
+            lines += [
+                f"## Gradients {kind}",
+                "",
+                "Hooks cannot clip by a common norm, as no gradient may be gone before the last is there. So *plain* "
+                "is `clip_grad_norm_` between backward and update"
+                + (", after two backwards" if "micro" in kind else "")
+                + ", and three lines checkpoint every block of it.",
+                "",
+                *summary(some, CLIPPED),
+                "",
+                *results(some, CLIPPED),
+                "",
+                *differing(some),
+            ]
+    return "\n".join([*lines, environment_line(environment())]) + "\n"
 
 
-def summary(rows: Sequence[Row]) -> list[str]:
+def results(rows: Sequence[Row], plain: Sequence[str]) -> list[str]:
+    """A table."""
+    ways = [*plain[1:], "ours, everything kept", *(f"ours at {way}" for way in plain[1:])]
+
+    def cell(row: Row, way: str) -> str:
+        if way not in row["shares"]:
+            return "no plan"
+        return f"{row['peaks'][way] / row['peaks']['plain']:.3f} / {row['shares'][way]:.2f}"
+
+    cells = [
+        [row["network"], row["optimizer"], f"{row['peaks']['plain'] / 1e6:.1f}", *(cell(row, way) for way in ways)]
+        for row in rows
+    ]
+    return [table(["network", "optimiser", "plain, MB", *ways], cells)]
+
+
+def summary(rows: Sequence[Row], ways: Sequence[str]) -> list[str]:
     """Means, and where it loses."""
     lines = []
-    for way in WAYS[1:]:
+    for way in ways[1:]:
         both = [row for row in rows if f"ours at {way}" in row["shares"]]
         ratios = [row["shares"][f"ours at {way}"] / row["shares"][way] for row in both]
         slower = [f"{row['network']} with {row['optimizer']}" for row, k in zip(both, ratios, strict=True) if k > 1]
@@ -198,10 +251,11 @@ def write(rows: Sequence[Row], out: Path) -> None:
     (out / "updates.md").write_text(page(rows), encoding="utf-8")
     with (out / "updates.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(["network", "optimizer", "way", "peak_bytes", "share_of_plain_time"])
+        writer.writerow(["network", "optimizer", "gradients", "way", "peak_bytes", "share_of_plain_time"])
         for row in rows:
             for way, share in row["shares"].items():
-                writer.writerow([row["network"], row["optimizer"], way, row["peaks"][way], f"{share:.4f}"])
+                kind = row.get("kind", "")
+                writer.writerow([row["network"], row["optimizer"], kind, way, row["peaks"][way], f"{share:.4f}"])
 
 
 def main() -> None:
@@ -215,6 +269,7 @@ def main() -> None:
     names = given.networks[:1] if given.quick else given.networks
     torch.set_num_threads(1)
     keyed = [(f"{n} {o}", lambda n=n, o=o: measured(n, o)) for n in names for o in OPTIMIZERS]
+    keyed += [(f"{n} AdamW {k}", lambda n=n, k=k: measured(n, "AdamW", k)) for n in names for k in list(KINDS)[1:]]
     write(Cache(given.points).through(keyed, "updates"), given.out)
 
 
