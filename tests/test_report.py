@@ -113,7 +113,7 @@ def walk(result: ms.Result, name: str) -> dict[str, Any]:
     writer = next((op["name"] for op in result.graph.ops if name in op["writes"]), None)
     start, end = result.timeline.start, result.timeline.end
     facts: dict[str, Any] = dict.fromkeys(("written", "offloaded", "prefetched", "freed"))
-    facts |= {"runs": 0, "writes": 0, "device": [], "early": None}
+    facts |= {"runs": 0, "again": False, "device": [], "early": None}
     begin = 0.0 if writer is None else None
     for at, step in enumerate(result.schedule.steps):
         op = ops.get(step.get("run", ""))
@@ -121,9 +121,9 @@ def walk(result: ms.Result, name: str) -> dict[str, Any]:
             facts["early"] = begin is None and facts["freed"] is not None
         if op is not None and step["run"] == writer:
             facts["runs"] += 1
-            if not (step.get("skip") and name in op["tape"]):
+            facts["again"] |= facts["runs"] > 1 and name not in step.get("skip", ())
+            if name not in step.get("skip", ()):
                 assert begin is None
-                facts["writes"] += 1
                 begin = float(start[at])
                 facts["written"] = float(end[at]) if facts["written"] is None else facts["written"]
         if step.get("offload") == name and facts["offloaded"] is None:
@@ -177,7 +177,7 @@ def test_what_each_tensor_does_is_what_a_slow_walk_finds(case: tuple[ms.Chain, m
             else "never written"
             if not facts["device"]
             else "recomputed"
-            if facts["writes"] > 1
+            if facts["again"]
             else "offloaded"
             if facts["offloaded"] is not None
             else "freed early"

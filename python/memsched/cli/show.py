@@ -256,6 +256,7 @@ def report(result: Result, built: Built, planners: str = "") -> Table:
     rows = [
         ("link", describe_link(built)),
         ("makespan", format_seconds(result.makespan)),
+        ("plain run", words.plain(words.of_plain_run(result), unit)),
         ("lower bound", f"{format_seconds(result.lower_bound)} {words.plain(words.bounded(result))}"),
         ("peak memory", peak_of_budget(result.peak_memory, budget_of(result), result.problem, unit)),
         ("moved", moved(timeline.bytes_out, timeline.bytes_in, unit)),

@@ -125,6 +125,11 @@ def alike(problem: Problem, chunk: ChunkLike, on: str) -> str:
     return " with whole tensors" if chunk is None else " in the same pieces"
 
 
+def ideal_time(problem: Problem, schedule: Schedule, device: Device) -> float:
+    """Seconds of computation alone: each op once with its fastest algorithm, over all rounds."""
+    return over_rounds(problem, schedule, lambda one: _core.graph_bounds(one, device, device.memory)[0])
+
+
 def over_rounds(problem: Problem, schedule: Schedule, seconds: Callable[[Graph], float]) -> float:
     """The sum over all rounds of a value of each round's graph."""
     if isinstance(problem, GraphFamily):

@@ -18,7 +18,18 @@ from memsched.problems.problem import name_of, peak_memory, profile_link, stages
 from memsched.result import Result, as_fast
 from memsched.show.arena import budget_of, lowest
 from memsched.show.report.sweep_rows import standings
-from memsched.show.words import again, bounded, held_against, moved, needed, plain, recomputed, time_of, unit_of
+from memsched.show.words import (
+    again,
+    bounded,
+    held_against,
+    moved,
+    needed,
+    of_plain_run,
+    plain,
+    recomputed,
+    time_of,
+    unit_of,
+)
 from memsched.study.comparison import Comparison
 from memsched.study.fit import Fit
 from memsched.study.frontier import Frontier
@@ -124,6 +135,7 @@ def _result(result: Result) -> Table:
         "memory": format_bytes(budget_of(result)),
         "link": format_link(result.device),
         "makespan": format_seconds(result.makespan),
+        "plain run": plain(of_plain_run(result)),
         "lower bound": f"{format_seconds(result.lower_bound)} {plain(bounded(result))}",
         "peak": format_bytes(result.peak_memory),
         "moved": plain(moved(timeline.bytes_out, timeline.bytes_in)),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from memsched._core import Schedule
+from memsched.problems.bounds import ideal_time
 from memsched.problems.budget import told_bytes
+from memsched.problems.problem import peak_memory
 from memsched.result import Result
 from memsched.show.text import Number, Text, counted, text
 from memsched.study.comparison import Comparison
@@ -45,6 +48,16 @@ def bounded(result: Result) -> Text:
     """Which plans the lower bound covers, and how far above it the plan is."""
     gap = "proven optimal" if result.optimal else f"gap {format_percent(result.gap)}"
     return text("of {}: {}", result.bounded, gap if result.lower_bound > 0 or result.optimal else "no bound is known")
+
+
+def of_plain_run(result: Result) -> Text:
+    """What the step takes that keeps everything, and how much longer it takes with this plan."""
+    ideal = ideal_time(result.problem, result.schedule, result.device)
+    held = text("{} in {}", Number("seconds", ideal), Number("bytes", peak_memory(result.problem)))
+    if not 0.0 < ideal < math.inf:
+        return held
+    more = max(0.0, result.makespan / ideal - 1)
+    return text("{}; the plan takes {} longer", held, Number("percent", more)) if more else held
 
 
 def held_against(figure: str, outcomes: Mapping[str, object]) -> str:

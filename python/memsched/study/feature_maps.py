@@ -16,8 +16,9 @@ CLASSES = ("keep", "swap", "recompute")
 def feature_map_classes(result: Result) -> dict[str, str]:
     """The class of each feature map, an activation with bytes that the forward writes and the backward reads.
 
-    A map that is fetched from the host is "swap". A map whose op runs again instead is "recompute". Any other map is
-    "keep": it stays on the device until its last use, or never comes back.
+    A map that is fetched from the host is "swap". A map that a second run of its op writes is "recompute", also where
+    the first did not write it, as that of a stage whose tape is skipped. Any other map is "keep": it stays on the
+    device until its last use, or never comes back.
 
     Parameters
     ----------
@@ -45,10 +46,12 @@ def feature_map_classes(result: Result) -> dict[str, str]:
     steps = result.schedule.steps
     fetched = {step["prefetch"] for step in steps if "prefetch" in step}
     writes = {op["name"]: op["writes"] for op in graph.ops}
-    written = Counter(
-        name for step in steps if "run" in step for name in writes[step["run"]] if name not in step.get("skip", ())
-    )
-    again = {name for name, times in written.items() if times > 1}
+    runs, again = Counter[str](), set[str]()
+    for step in steps:
+        if "run" in step:
+            runs[step["run"]] += 1
+            written = writes[step["run"]] if runs[step["run"]] > 1 else ()
+            again.update(name for name in written if name not in step.get("skip", ()))
     tensors = graph.tensors
     names = [tensors[tensor]["name"] for tensor in _core.feature_maps(graph)]
     return {name: "swap" if name in fetched else "recompute" if name in again else "keep" for name in names}

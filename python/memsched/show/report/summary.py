@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from memsched import _core
 from memsched._core import Device
-from memsched.problems.bounds import alike, bound_of, certified, over_rounds
+from memsched.problems.bounds import alike, bound_of, certified, ideal_time
 from memsched.problems.family import count_rounds
 from memsched.problems.problem import altered
 from memsched.result import Result
@@ -82,7 +81,7 @@ def summarize(result: Result) -> Summary:
     bound = bound_of(problem, schedule, device, "all")
     return Summary(
         result=result,
-        ideal=over_rounds(problem, schedule, lambda one: _core.graph_bounds(one, device, device.memory)[0]),
+        ideal=ideal_time(problem, schedule, device),
         any_bound=certified(max(bound, result.lower_bound if result.bound_on == "all" else 0.0), result.makespan),
     )
 

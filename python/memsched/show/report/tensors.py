@@ -32,9 +32,9 @@ class TensorUse:
     name: str
     role: str  # as `roles_of` tells it
     bytes: int
-    # One of FATES. "fetched": it came back from the host. "recomputed": it was written again instead. "offloaded": it
-    # went to the host and never came back. "freed early": it is gone before the backward begins. "kept": it stays
-    # from its first write to its last use.
+    # One of FATES. "fetched": it came back from the host. "recomputed": another run of its op than the first writes it.
+    # "offloaded": it went to the host and never came back. "freed early": it is gone before the backward begins.
+    # "kept": it stays from its first write to its last use.
     fate: str
     # End of the first run that writes it, seconds; None for inputs and weights, and if no run writes it.
     written: float | None
@@ -63,7 +63,7 @@ class _Scan:
         self.freed: dict[str, float] = {}
         self.since = {one["name"]: ("device", 0.0) for one in self.tensors if one["name"] not in self.writer}
         self.stays: dict[str, list[Stay]] = {one["name"]: [] for one in self.tensors}
-        self.again: set[str] = set()  # tensors that are written more than once
+        self.again: set[str] = set()  # tensors that a run writes which is not the first of its op
         self.early: set[str] = set()  # tensors that are off the device when the backward begins
         self.backward = False
         border = result.schedule.border
@@ -95,11 +95,12 @@ class _Scan:
                 self.backward = True
                 self.early = {name for name in self.freed if name not in self.since}
             self.runs[op["name"]] += 1
-            skipped = op.get("tape", ()) if step.get("skip") else ()
+            skipped = step.get("skip", ())
             for name in op["writes"]:
                 if name not in skipped:
-                    self.since[name] = ("recomputed" if name in self.written else "device", start)
-                    self.again |= {name} & self.written.keys()
+                    again = self.runs[op["name"]] > 1  # of a tape, perhaps, that the first run did not write
+                    self.since[name] = ("recomputed" if again else "device", start)
+                    self.again |= {name} if again else set()
                     self.written.setdefault(name, end)
         elif "offload" in step:
             self.offloaded.setdefault(step["offload"], end)
