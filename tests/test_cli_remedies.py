@@ -87,6 +87,7 @@ REMEDIES = {
     "order llama": "no profile is named 'llama'; similar names: llama-2048-b2-bf16",
     "plan model.onnx:x -m 40%": "'model.onnx:x' cannot be read",
     "sweep nothere.toml": "'nothere.toml' cannot be read: No such file",
+    f"place {SMALL}": f"'{SMALL}' is a problem, which has no buffers before it is planned: memsched plan {SMALL}",
     "sweep r.json": "'r.json' is a result, .*`memsched sweep --help` shows a description",
     "fit gpt:make --device t4": "--model is missing, and 'gpt:make' belongs to no option; write --model gpt:make$",
     "profile --seed 2 8GB": "--model is missing, and '8GB' belongs to no option; write --memory 8GB$",

@@ -160,7 +160,9 @@ def __getattr__(name: str) -> object:
         return importlib.import_module("memsched.torch")
     if name in _AT_FIRST_USE:
         return getattr(importlib.import_module(_AT_FIRST_USE[name]), name)
-    where = "; memsched.torch has it" if name in _OF_TORCH else ""
+    near = [one for one in __all__ if name.strip("_") and name in one.split("_")]  # "report" is "write_report"
+    where = f"; did you mean {' or '.join(near)}?" if near else ""
+    where = "; memsched.torch has it" if name in _OF_TORCH else where
     raise AttributeError(f"module 'memsched' has no attribute {name!r}{where}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -60,6 +61,65 @@ def test_what_is_not_as_it_was_planned_is_refused() -> None:
         plan.step(x)
 
 
+def test_parameters_in_one_memory_are_refused() -> None:
+    """An update of one changed what the other's read; slices that do not overlap are fine."""
+    x, flat = torch.randn(8, 24), torch.randn(2, 24, 24)
+    for shared in (flat[0], flat[0].t(), flat.view(-1)[24:600].view(24, 24)):
+        model = mlp()
+        model[1][0].weight.data, model[3][0].weight.data = flat[0], shared
+        with pytest.raises(InvalidInputError, match=r"0.weight and \d.0.weight lie in the same memory"):
+            planned(model, x, torch.optim.SGD(model.parameters(), lr=0.1))
+    model = mlp()
+    model[1][0].weight.data, model[3][0].weight.data = flat[0], flat[1]
+    plan = planned(model, x, torch.optim.SGD(model.parameters(), lr=0.1))
+    plan.step(x)
+    model[2][0].weight.data = model[1][0].weight.data
+    with pytest.raises(InvalidInputError, match=r"1.0.weight and 2.0.weight lie in the same memory"):
+        plan.step(x)
+
+
+@pytest.mark.parametrize("accumulate", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_parameters_that_are_frozen_or_no_longer_are_refused(accumulate: bool) -> None:
+    """Their gradients had waited before `step` refused them."""
+    model, x = mlp(), torch.randn(8, 24)
+    model[1].requires_grad_(False)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    plan = mt.plan_step(
+        model, (x,), loss, budget="100%", device=V100, optimizer=sgd, update=True, accumulate=accumulate
+    )
+    plan.step(x)
+    for changed, told in ((model[1], "1.0.weight is trained now, and was frozen"), (model[2], "2.0.weight is frozen")):
+        for one in changed.parameters():
+            one.requires_grad_(not one.requires_grad)
+        for step in (plan.step, plan.accumulate) if accumulate else (plan.step,):
+            with pytest.raises(InvalidInputError, match=told):
+                step(x)
+        assert all(one.grad is None for one in model.parameters())
+        for one in changed.parameters():
+            one.requires_grad_(not one.requires_grad)
+    plan.step(x)
+
+
+def test_gradients_that_wait_are_dense_and_apart() -> None:
+    model, x = mlp(), torch.randn(8, 24)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    plan = mt.plan_step(model, (x,), loss, budget="100%", device=V100, optimizer=sgd, update=True, accumulate=True)
+    before = copy.deepcopy(model.state_dict())
+    plan.accumulate(x)
+    kept = model[0][0].weight.grad
+    model[0][0].weight.grad = model[2][0].weight.grad
+    with pytest.raises(
+        InvalidInputError, match=r"the gradient of 0.0.weight and the gradient of 2.0.weight lie"
+    ):
+        plan.step(x)
+    model[0][0].weight.grad = kept.to_sparse()
+    with pytest.raises(InvalidInputError, match=r"0.0.weight has a gradient that is not dense"):
+        plan.step(x)
+    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+    model[0][0].weight.grad = kept
+    plan.step(x)
+
+
 def test_a_loss_that_reads_weights_of_the_model_is_refused() -> None:
     model, x = mlp(), torch.randn(8, 24)
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -105,6 +165,8 @@ def test_what_cannot_be_a_part_of_the_step_is_refused() -> None:
     refused("update is True and optimizer is 4096", optimizer=4096)
     refused("optimizer is Own, whose updates may depend", optimizer=Own(model.parameters(), lr=0.1))
     refused("update is True and rounds is True", rounds=True)
+    capturable = torch.optim.Adam(model.parameters(), capturable=True)  # on the CPU
+    refused("a copy of Adam cannot update a parameter by itself .*; plan with update=False", optimizer=capturable)
     refused("update is True and planner is 'pooch'", planner="pooch")
     different = torch.optim.Adam(model.parameters(), differentiable=True)
     refused("make it with differentiable=False", optimizer=different)

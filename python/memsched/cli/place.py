@@ -13,7 +13,9 @@ from memsched.arena.placement import Placement, write_placement
 from memsched.cli import inputs, outputs
 from memsched.cli.complete import complete_files
 from memsched.cli.show import answer, facts, working
+from memsched.errors import InvalidInputError
 from memsched.problems.problem import name_of
+from memsched.profiles import graph_names
 from memsched.result import Result
 from memsched.show.arena import budget_of
 from memsched.show.plots.addresses import plot_addresses
@@ -41,6 +43,11 @@ def _holds_json(file: str) -> bool:
 
 def _read(file: str) -> Result | Buffers:
     """A result, or the buffers of a CSV file, of a placement or of a memory snapshot of PyTorch."""
+    if file in graph_names() and not Path(file).exists():
+        raise InvalidInputError(
+            f"'{file}' is a problem, which has no buffers before it is planned: memsched plan {file} -m 60% -o r.json, "
+            "then memsched place r.json"
+        )
     if inputs.first_bytes(file)[:1] == b"\x80":
         from memsched.readers.snapshot import read_snapshot
 

@@ -155,7 +155,10 @@ def _how(update: bool, max_norm: float | None, accumulate: bool) -> How:
             f"{option} is given and update is not: gradients of a step without updates are in .grad, and add up there; "
             "clip them before optimizer.step()"
         )
-    return How(None if max_norm is None else checks.non_negative("max_norm", max_norm, ""), adds=accumulate)
+    norm = None if max_norm is None else checks.as_float(max_norm)
+    if norm is not None and not norm >= 0:
+        raise InvalidInputError(f"max_norm is {shown(max_norm)}; it must be a number >= 0, where inf only measures")
+    return How(norm, adds=accumulate)
 
 
 def own_loss(result: Any) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,7 +47,7 @@ def updates_of(model: torch.nn.Module, optimizer: Any, *, update: Any, rounds: b
         )
     check_owner(optimizer, model)
     updates = Updates(optimizer, how=how)
-    updates.names = {name: id(one) for name, one in model.named_parameters() if id(one) in updates.parameters}
+    updates.names = {name: (id(one), one.requires_grad) for name, one in model.named_parameters()}
     check_parameters(model, updates)
     for place, one in enumerate(trained_by(optimizer)):
         if one.requires_grad:
@@ -60,9 +61,12 @@ def check_parameters(model: torch.nn.Module, updates: Updates) -> None:
     And other parameters and options than those that were planned.
     """
     now = dict(model.named_parameters())
-    for name, known in updates.names.items():
+    for name, (known, trained) in updates.names.items():
         if name not in now or id(now[name]) != known:
             raise InvalidInputError(f"{name} is another tensor than when the step was planned; plan it as it is now")
+        if now[name].requires_grad is not trained:
+            frozen = "is trained now, and was frozen" if now[name].requires_grad else "is frozen now, and was trained"
+            raise InvalidInputError(f"{name} {frozen} when the step was planned; plan it as it is now")
     if form_of(updates.optimizer) != updates.form:
         raise InvalidInputError(
             "the optimizer has other groups, or other options besides their values (such as momentum, which was 0), "
@@ -77,6 +81,7 @@ def check_parameters(model: torch.nn.Module, updates: Updates) -> None:
         _check_all_updated(now, updates)
     if updates.how.max_norm is not None or updates.how.adds:
         _check_all_in_model(now, updates)
+    _check_memory(now, updates)
     for name, one in now.items():
         if id(one) in updates.parameters:
             if one.grad is not None and not updates.how.adds:
@@ -94,6 +99,31 @@ def check_parameters(model: torch.nn.Module, updates: Updates) -> None:
                     f"{name} has a hook for its gradient, which a step with update=True does not call; remove it, or "
                     "plan with update=False"
                 )
+
+
+def _check_memory(named: Mapping[str, torch.Tensor], updates: Updates) -> None:
+    """Refuse what an update would change beside its own parameter, and gradients that are not dense."""
+    names = {id(one): name for name, one in named.items()}
+    owners = [(names.get(id(one), "a parameter of the loss"), one) for one in trained_by(updates.optimizer)]
+    spans = [(name, "", one) for name, one in {id(one): (name, one) for name, one in owners}.values()]
+    for name, one in owners if updates.how.adds else ():
+        if one.grad is not None and one.grad.layout is not torch.strided:
+            raise InvalidInputError(f"{name} has a gradient that is not dense; give it one that is: .grad.to_dense()")
+        spans += [(name, "the gradient of ", one.grad)] if one.grad is not None else []
+    found = sorted((_span(one), what + name) for name, what, one in spans if one.numel())
+    for ((storage, _, end), name), ((other, start, _), second) in itertools.pairwise(found):
+        if storage == other and start < end:
+            raise InvalidInputError(
+                f"{name} and {second} lie in the same memory, and an update of one would change the other; give each "
+                "memory of its own, make them one parameter, or plan with update=False"
+            )
+
+
+def _span(one: torch.Tensor) -> tuple[int, int, int]:
+    """The storage of a tensor, and the bytes of it from its first element to its last."""
+    start = int(one.storage_offset())
+    last = start + sum((size - 1) * step for size, step in zip(one.shape, one.stride(), strict=True))
+    return one.untyped_storage()._cdata, start * one.element_size(), (last + 1) * one.element_size()
 
 
 def _check_all_updated(trained: Mapping[str, torch.Tensor], updates: Updates) -> None:

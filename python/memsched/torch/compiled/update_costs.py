@@ -14,13 +14,14 @@ from torch.nn.utils import clip_grads_with_norm_
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from memsched.errors import InvalidInputError
 from memsched.torch.compiled.joint import Update
 from memsched.torch.compiled.private import optimizer_hooks_aside, unset_fake_temporarily
 from memsched.torch.compiled.states import states_in
 from memsched.torch.meter import Meter
 from memsched.torch.module_state import generators_unchanged
 from memsched.torch.nests import tensors_of
-from memsched.torch.optimizer_state import cannot_step, distinct_bytes, trained_by
+from memsched.torch.optimizer_state import distinct_bytes, trained_by
 
 SMALL = 1e-3  # a gradient
 
@@ -49,7 +50,10 @@ class UpdateCosts:
         try:
             return self._stepped(parameter, group, nullcontext())
         except Exception as error:
-            raise cannot_step(self._optimizer, error, stepping=True) from error
+            said, kind = str(error).partition("\n")[0], type(self._optimizer).__name__
+            raise InvalidInputError(
+                f"a copy of {kind} cannot update a parameter by itself ({said}); plan with update=False"
+            ) from error
 
     def _stepped(self, parameter: torch.Tensor, group: Mapping[str, Any], mode: AbstractContextManager[Any]) -> Update:
         with unset_fake_temporarily(), optimizer_hooks_aside(), generators_unchanged():

@@ -74,7 +74,7 @@ class Updates:
         groups = enumerate(optimizer.param_groups)
         self._trained = [(k, one) for k, group in groups for one in group["params"]]  # with the numbers of their groups
         self._places = {id(one): place for place, (_, one) in enumerate(self._trained)}
-        self.names: dict[str, int] = {}  # of the model, and which tensors they were
+        self.names: dict[str, tuple[int, bool]] = {}  # of the model: which tensors they were, and if they were trained
         self.form = form_of(optimizer)
         self.places: set[int] = set()  # of the parameters that the step updates
         self.planned: set[int] = set()  # places whose states are tensors of the plan
@@ -121,7 +121,8 @@ class Updates:
 
     def in_model(self, places: Iterable[int]) -> list[int]:
         """Places in the order of the model's parameters."""
-        ranks = {self._original._places[one]: rank for rank, one in enumerate(self._original.names.values())}
+        known = self._original
+        ranks = {known._places.get(one): rank for rank, (one, _) in enumerate(known.names.values())}
         return sorted(places, key=lambda place: ranks.get(place, place))
 
     @property
@@ -261,7 +262,8 @@ class Updates:
         parameter, _ = self._parameter(place)
         if given.data_ptr() != parameter.data_ptr():
             raise MemschedError(
-                f"parameter {place} of the optimizer is no longer the one that the step trains; plan the step as it is"
+                f"parameter {place} of the optimizer is no longer the one that the step trains, or a hook for saved "
+                "tensors has copied it; plan the step as it is, and call it outside of such hooks"
             )
         with torch.no_grad():
             if parameter.grad is not None:
