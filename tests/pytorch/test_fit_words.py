@@ -150,4 +150,4 @@ def test_what_is_not_counted_has_a_remedy(tmp_path: Any, monkeypatch: pytest.Mon
     given = ["fit", "--model", "own:make", "--device", "v100", "-m", "1MB", "--no-largest"]
     said = CliRunner().invoke(command_line, given, env={"COLUMNS": "200"}).output
     assert "none is counted; give --optimizer ...\n" in said
-    assert "none is counted; name a MODULE:FUNCTION whose model returns it\n" in said
+    assert "none is counted; name a function that returns a model with its loss, as in --model FILE.py" in said

@@ -333,5 +333,11 @@ def test_named_inputs_and_a_loss_within_the_result(rounds: bool) -> None:
         plan.step(x, labels=labels)
     with pytest.raises(InvalidInputError, match=r"and the plan is for labels: .*, x: float32"):
         plan.step(x=x, labels=labels, scale=2.0)
+    with pytest.raises(InvalidInputError, match="a module is among the inputs; a planned step knows its model"):
+        plan.verify(model, (x,))
+    with pytest.raises(InvalidInputError, match="the inputs are none, and the plan is for labels"):
+        plan.verify()
+    verified = plan.verify(**given)
+    assert str(verified).startswith("the bits of plain PyTorch; ")
     with pytest.raises(InvalidInputError, match="kwargs is a tensor"):
         mt.plan_step(model, kwargs=x, budget="60%", device="v100:pcie3")  # type: ignore[arg-type]

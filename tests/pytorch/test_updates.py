@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from typing import Any
 
 import pytest
@@ -114,6 +115,29 @@ def test_groups_and_a_scheduler() -> None:
         plain_scheduler.step()
         same(model, other, optimizer, plain)
     assert model[3][0].weight.grad is not None
+
+
+LOG = logging.getLogger("telling")
+
+
+class Telling(nn.Module):
+    """Calls a logger, as models of transformers do: PyTorch breaks its graph there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = mlp()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        x = self.inner[0](x)
+        LOG.warning("on the way")
+        return self.inner[1:](x)
+
+
+def test_a_call_of_a_logger_does_not_break_the_step() -> None:
+    model, x = Telling(), torch.randn(8, 24)
+    plan = planned(model, x, torch.optim.AdamW(model.parameters()))
+    assert plan.plan.visits == 1
+    assert plan.verify(x).reordered is None
 
 
 @pytest.mark.parametrize("make", [lambda p: torch.optim.SGD(p, lr=0.1), lambda p: torch.optim.AdamW(p, lr=0.1)])

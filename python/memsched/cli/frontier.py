@@ -158,7 +158,7 @@ def frontier(
     ]
     again = ", ".join(("auto", *(name for name, known in PLANNERS.items() if known.recomputes)))
     notes = [
-        "* least makespan for this memory",
+        "* least makespan of these planners for this memory; a plan by itself may be faster, and auto tries them all",
         f"gap: to the lower bound on plans that recompute ({again}) or that do not{alike(loaded, chunk, 'once')}",
     ]
     if 0 in (device.d2h, device.h2d):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from memsched._core import Chain, Device, Graph, Schedule, Timeline
 from memsched.arena.order import Order
 from memsched.arena.placement import Placement
-from memsched.errors import InfeasibleError
+from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.planners.registry import min_memory
 from memsched.problems.bounds import Bounds
 from memsched.problems.family import count_rounds
@@ -133,7 +134,7 @@ def _result(result: Result) -> Table:
     rounds = count_rounds(schedule.rounds)
     rows = {
         "memory": format_bytes(budget_of(result)),
-        "link": format_link(result.device),
+        "link": format_link(result.device) + _unused_link(result),
         "makespan": format_seconds(result.makespan),
         "plain run": plain(of_plain_run(result)),
         "lower bound": f"{format_seconds(result.lower_bound)} {plain(bounded(result))}",
@@ -144,6 +145,15 @@ def _result(result: Result) -> Table:
         "planned in": format_seconds(result.runtime, 2),
     }
     return Table(title=f"{result.planner} on {name_of(result.problem)}", rows=[*rows.items()])
+
+
+def _unused_link(result: Result) -> str:
+    """That a chain of a profile knows a link, and the plan has none."""
+    link = None
+    with suppress(InvalidInputError):  # of a chain that says of itself what it likes
+        link = profile_link(result.problem)
+    unused = link is not None and result.device.d2h == result.device.h2d == 0
+    return f"; the profile's is {format_bandwidth(link)}: give it as beta" if unused and link is not None else ""
 
 
 def _listed(numbers: Iterable[object]) -> str:

@@ -146,7 +146,8 @@ def fit_spec(
                 f"input={input}:int:100 for numbers below 100, or {input}:int where the model names its vocabulary"
             )
             raise CallError(str(error).replace("dtype=torch.long", written)) from error
-    words = {GIVE["loss"]: "name a MODULE:FUNCTION whose model returns it", "optimizer=": "--optimizer "}
+    loss = "name a function that returns a model with its loss, as in --model FILE.py:make"
+    words = {GIVE["loss"]: loss, "optimizer=": "--optimizer "}
     said = "\n".join(found.assumed)
     for python, text in words.items():
         said = said.replace(python, text)

@@ -25,6 +25,7 @@ from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import (
     CompiledPlan,
 )
+from memsched.torch.compiled.private import without_logs
 from memsched.torch.compiled.update_checks import check_parameters
 from memsched.torch.compiled.updates import Updates
 from memsched.torch.errors import check_arguments, told
@@ -41,6 +42,8 @@ Given = tuple[tuple[Any, ...], dict[str, Any]]
 def given_to(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Given:
     """What a model is called with; named arguments in an order that does not depend on how they are written."""
     check_arguments(model, args, kwargs)
+    if any(isinstance(one, torch.nn.Module) for one in args):
+        raise InvalidInputError("a module is among the inputs; a planned step knows its model: give its inputs alone")
     return tuple(args), dict(sorted((kwargs or {}).items()))
 
 
@@ -266,9 +269,8 @@ class StepPlan(ShowsResult):
     ) -> torch.Tensor:
         """`own`: what gets gradients; None: all does. `updates` are a part of the step."""
         if (like := _described(given)) != self._like:
-            raise InvalidInputError(
-                f"the inputs are {', '.join(like)}, and the plan is for {', '.join(self._like)}; plan for them, too"
-            )
+            now, planned = (", ".join(one) or "none" for one in (like, self._like))
+            raise InvalidInputError(f"the inputs are {now}, and the plan is for {planned}; plan for them, too")
         check_model(self._model)
         if updates is not None:
             if not torch.is_grad_enabled():
@@ -280,7 +282,8 @@ class StepPlan(ShowsResult):
         total: torch.Tensor | None = None
         for start, batch in parts_in(rounds):
             args, kwargs = narrowed(given, start, batch) if self._rounds else given
-            value = step(*args, **kwargs)
+            with without_logs():
+                value = step(*args, **kwargs)
             del args, kwargs
             if self._rounds:
                 value = value * (batch / whole)

@@ -28,6 +28,7 @@ from memsched.torch.compiled.plan import (
     plan_and_document,
     timed,
 )
+from memsched.torch.compiled.private import graph_breaks, without_logs
 from memsched.torch.compiled.update_checks import updates_of
 from memsched.torch.compiled.updates import How, Updates
 from memsched.torch.errors import CaptureError, told
@@ -250,14 +251,17 @@ class _Steps:
         return GraphFamily.from_json(document)
 
     def _look(self, given: Given) -> Look:
-        updates = self._updates
-        seen = look(self._model, *given, self._options, loss=self._loss, within=True, updates=updates)
+        updates, known = self._updates, graph_breaks()
+        with without_logs():
+            seen = look(self._model, *given, self._options, loss=self._loss, within=True, updates=updates)
         if seen.unplanned:
             raise CaptureError(f"a part of the step cannot be planned: {seen.unplanned[0]}")
         if updates is not None and len(seen.visits) > 1:
+            reasons = [*(graph_breaks() - known)]
+            why = f" ({reasons[0]})" if reasons else ""
             raise CaptureError(
                 f"the step is captured in {len(seen.visits)} graphs, and with update=True it must be one: remove what "
-                "breaks it, or plan with update=False"
+                f"breaks it{why}, whose line TORCH_LOGS=graph_breaks shows, or plan with update=False"
             )
         return seen
 

@@ -42,6 +42,12 @@ class Verified:
     reordered: str | None
     difference: float = 0.0
 
+    def __str__(self) -> str:
+        same = "the bits of plain PyTorch"
+        if self.reordered is not None:
+            same = f"{same} but for {self.reordered}, by {self.difference:.1e} of its norm, as without a plan"
+        return f"{same}; {exact_bytes(self.peak_memory)} at the peak"
+
     def joined(self, other: Verified) -> Verified:
         """With another step that takes turns with this one."""
         peak, difference = max(self.peak_memory, other.peak_memory), max(self.difference, other.difference)

@@ -31,6 +31,7 @@ from memsched.torch.compiled.joint import run_again
 from memsched.torch.compiled.look import Look, Loss, device_of, look
 from memsched.torch.compiled.options import Options, device_for
 from memsched.torch.compiled.plan import Timed, costs_in, timed
+from memsched.torch.compiled.private import without_logs
 from memsched.torch.compiled.update_checks import updates_of
 from memsched.torch.compiled.updates import How
 from memsched.torch.errors import CaptureError
@@ -253,7 +254,7 @@ class Asked:
         args, kwargs = self._given if batch == self._batch else with_batch(self._given, batch)
         calls = {} if self._capability is None else kernels_of(self._capability)
         prepare = functools.partial(substitute, calls=calls)
-        with told_of(batch, self._batch):
+        with told_of(batch, self._batch), without_logs() if how.get("within") else contextlib.nullcontext():
             seen = look(self._model, args, kwargs, options, prepare=prepare, **how)
             if seen.unplanned:
                 raise CaptureError(f"a part of the step cannot be planned: {seen.unplanned[0]}")

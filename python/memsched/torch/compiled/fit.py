@@ -99,9 +99,9 @@ class Fitting:
         """Memory for the code that keeps everything."""
         return min(self._peaks)
 
-    def fit(self) -> Fitted:
-        """A plan whose code keeps to the budget."""
-        found = self.within(self._options)
+    def fit(self, options: Options | None = None) -> Fitted:
+        """A plan whose code keeps to the budget, or to another."""
+        found = self.within(options or self._options)
         if isinstance(found, Fitted):
             return found
         raise too_small(self._graph, self.budget, "its compiled code needs", found)

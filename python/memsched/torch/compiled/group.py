@@ -6,7 +6,7 @@ import bisect
 import itertools
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,9 +26,10 @@ from memsched.torch.compiled.held import (
     Place,
     gradient_bytes,
     held_in_step,
+    kept_by,
     visits_of,
 )
-from memsched.torch.compiled.options import Options
+from memsched.torch.compiled.options import Made, Options, within_share
 from memsched.torch.compiled.plan import CompiledPlan, plan_and_document, plan_carefully
 from memsched.torch.compiled.private import in_backward, saving_is_hooked
 from memsched.torch.compiled.sizes import NO_LOSS, LossBytes
@@ -39,8 +40,7 @@ from memsched.torch.compiled.updates import Updates
 from memsched.torch.compiled.watch import Watch
 from memsched.torch.optimizer_state import kind_of_state
 
-_MOST_ALONE, _MOST_SOUGHT = 4, 32
-_MOST_CALLS, _MOST_ORDERS = 256, 8
+_MOST_ALONE, _MOST_SOUGHT, _MOST_CALLS, _MOST_ORDERS = 4, 32, 256, 8
 _SHARES = (0.75, 0.5, 0.25, 0.0)  # of the way from the least memory of a plan to the budget
 
 
@@ -79,7 +79,7 @@ class Group:
         self._more: int  # bytes beside the calls of the present step, for which their plans have room
         self._states: dict[Any, int] = {}
         self._begin_step()
-        self.due = 0  # backwards that may still run
+        self.due, self.allowed = 0, 0  # backwards that may still run; bytes that a step may take, whatever its share
         self._planned: dict[Path, int] = {}  # the version for the last call of a path
         self._orders: dict[Path, list[list[int]]] = {}  # in which the backwards of steps of several graphs have run
         self._spanned: dict[Path, Spanned] = {}
@@ -322,7 +322,8 @@ class Group:
         The steps that begin alike must fit beside it.
         """
         visits, orders = visits_of(units, calls, self._loss), self._orders[path][::-1]
-        step = spanned(units, visits, held_in_step(calls, visits, self.options), orders, self.options, self._plans)
+        held = held_in_step(calls, visits, self.options)
+        step = self._within_share(lambda one: spanned(units, visits, held, orders, one, self._plans))
         plan = step.plan
         followed = [unit.versions[call.version] for unit, call in zip(units, calls, strict=True)]
         if step.exceeded(followed, taken):
@@ -362,7 +363,7 @@ class Group:
         (visit,) = visits_of([unit], [call], self._loss)
         held = held_in_step([*self._calls, call], [visit], self.options)
         if unit.joint.device.type != "cuda":  # whose allocator knows
-            held = replace(held, others=held.others + self._kept())
+            held = replace(held, others=held.others + kept_by(self._calls))
         if not eager:
             found.append(self._compiled(unit, visit, held))
             return found[-1]
@@ -370,7 +371,7 @@ class Group:
             if len(found) == _MOST_ALONE - 1:
                 plan = plan_carefully(visit, held, self.options)
             else:
-                plan, _ = plan_and_document([visit], [0], held, self.options, self._plans)
+                plan, _ = self._within_share(lambda one: plan_and_document([visit], [0], held, one, self._plans))
         except InfeasibleError:
             if not self._calls:
                 raise
@@ -384,7 +385,7 @@ class Group:
 
         fitting = Fitting([unit.halves(visit)], [visit], held, self.options)
         try:
-            plan, (way,) = fitting.fit()
+            plan, (way,) = self._within_share(fitting.fit)
         except InfeasibleError as error:
             found = fitting.within(replace(self.options, budget=error.min_memory)) if self._calls else 0
             if isinstance(found, int):
@@ -392,9 +393,8 @@ class Group:
             plan, (way,) = found
         return unit.add_code(plan, visit, way, fitting.counted([way]).kept[0])
 
-    def _kept(self) -> int:
-        """Bytes that the plans of the step's forwards so far keep for their backwards."""
-        return sum(unit.versions[call.version].kept for call in self._calls if (unit := call.unit()) is not None)
+    def _within_share(self, made: Callable[[Options], Made]) -> Made:
+        return within_share(self.options, [self.allowed, *(one.result.schedule.budget for one in self.plans())], made)
 
 
 ALIVE: weakref.WeakSet[Group] = weakref.WeakSet()

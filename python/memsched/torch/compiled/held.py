@@ -104,6 +104,11 @@ class Due:
     __del__ = over
 
 
+def kept_by(calls: Sequence[Call]) -> int:
+    """Bytes that the plans of these forwards keep for their backwards."""
+    return sum(unit.versions[call.version].kept for call in calls if (unit := call.unit()) is not None)
+
+
 def visits_of(units: Sequence[Unit], calls: Sequence[Call], loss: LossBytes) -> list[Visit]:
     """Of these calls; the caller's loss runs after the last of them."""
     found = [

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from memsched._core import Device
-from memsched.errors import InvalidInputError, shown
+from memsched.errors import InfeasibleError, InvalidInputError, shown
 from memsched.planners.registry import PLANNERS, check_planner
 from memsched.problems.budget import read_memory
 from memsched.support import checks, quantities
@@ -20,6 +20,7 @@ from memsched.torch.link import default_host_memory
 from memsched.torch.machines import Link, machine
 
 MODES = ("eager", "inductor")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +109,25 @@ def refusal(given: Mapping[str, Any] | None) -> Callable[..., Any] | None:
 
         return refuse
     return None
+
+
+def within_share(options: Options, allowed: Iterable[int], made: Callable[[Options], Made]) -> Made:
+    """What is made for a budget; if that is a share of a step and too small for it, for what a step before was allowed.
+
+    A smaller batch, such as the last of an epoch, has less to save, and may take what larger ones do.
+
+    Raises
+    ------
+    InfeasibleError
+        That is too little, too.
+    """
+    try:
+        return made(options)
+    except InfeasibleError as error:
+        most = max(allowed, default=0)
+        if not str(options.budget).rstrip().endswith("%") or most < error.min_memory:
+            raise
+    return made(replace(options, budget=most))
 
 
 def device_for(memory: int, link: Link | None, options: Options) -> Device:

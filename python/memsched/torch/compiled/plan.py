@@ -211,11 +211,13 @@ def _solve(graph: Graph, device: Device, options: Options, effort: Effort = "ful
         raise InfeasibleError("the first plans do not fit", device.memory) from None
 
 
-def too_small(graph: Graph, memory: int, reason: str, needed: int) -> InfeasibleError:
-    """The error of a budget: all its bytes in the unit that it was written in, and what to do next."""
+def too_small(graph: Graph, memory: int, reason: str, needed: int, gradients: int = 0) -> InfeasibleError:
+    """The error of a budget: bytes in the unit that it was written in (`gradients`: from before), and what to do."""
     unit = unit_written(memory)
     held, enough = format_bytes(graph.resident, unit), told_bytes(needed, unit, graph, up=True)
     most = peak_memory(graph)
+    if gradients:
+        held += f" ({format_bytes(gradients, unit)} are gradients from before, which zero_grad() drops)"
     little = f": of the {format_bytes(most, unit)} with everything kept next to nothing can be saved"
     return InfeasibleError(
         f"the budget of {told_memory(memory, unit, graph)} is too small for the step: {held} are held by the caller, "
@@ -316,7 +318,7 @@ class _Problem:
             if (plan := self.usable(document, memory)) is not None:
                 return plan, document
         reason = f"{self._options.planner} needs" if needed else "no plan fits in each order of its backwards, in"
-        raise too_small(found.graph, memory, reason, needed or memory)
+        raise too_small(found.graph, memory, reason, needed or memory, self._held.gradients)
 
     def _tries(self, memory: int, graph: Graph, effort: Effort) -> Iterator[tuple[int, int, Effort]]:
         """Orders to plan for, the memory that their plans may use, and the planner's effort."""
@@ -340,7 +342,7 @@ class _Problem:
                 raise
             needed = self.enough(memory)
             reason = "selective needs" if len(self._orders) == 1 else "for each order of its backwards selective needs"
-            raise too_small(found.graph, memory, reason, needed) from None
+            raise too_small(found.graph, memory, reason, needed, self._held.gradients) from None
 
     def enough(self, memory: int) -> int:
         """About the least memory above the given one for which there is a plan, of whole percents."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +13,7 @@ from torch import fx
 from torch._dynamo import config as dynamo_config
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException as DynamoSignal  # such as a demand to trace once more
+from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.utils import saved_tensors_hooks_are_inlineable, top_saved_tensors_hooks
 from torch._guards import TracingContext, active_fake_mode
@@ -90,6 +93,31 @@ def note_fused_steps() -> None:
     """From now on autograd sees that optimisers with fused=True change parameters, as it does of others."""
     if _changed not in _optimizers._global_optimizer_post_hooks.values():
         _optimizers.register_optimizer_step_post_hook(_changed)
+
+
+_LOGS = ("debug", "info", "warning", "error", "exception", "critical", "log")
+_LOGS_ONCE = tuple(f"{level}_{how}" for level in ("info", "warning") for how in ("once", "advice"))  # of transformers
+
+
+def without_logs() -> contextlib.AbstractContextManager[Any]:
+    """What PyTorch captures here has none of the calls of loggers, which would break it in two."""
+    calls = {getattr(logging.Logger, name) for name in (*_LOGS, *_LOGS_ONCE) if hasattr(logging.Logger, name)}
+    name = "ignore_logging_functions"
+    if not hasattr(dynamo_config, name):
+        name = "ignore_logger_methods"
+    known: set[Any] = getattr(dynamo_config, name)
+    patch: Callable[..., contextlib.AbstractContextManager[Any]] = dynamo_config.patch
+    return patch({name: known | calls})
+
+
+def graph_breaks() -> Counter[str]:
+    """Why Dynamo has broken graphs so far, each reason in a line, and how often."""
+    found: Counter[str] = Counter()
+    for said, times in counters["graph_break"].items():
+        lines = [line.strip() for line in str(said).splitlines()]
+        told = next((line for line in lines if line.startswith("Explanation: ")), lines[0] if lines else "")
+        found[told.removeprefix("Explanation: ").rstrip(".")] += times
+    return found
 
 
 def inline_regions(module: fx.GraphModule) -> None:

@@ -86,7 +86,7 @@ class Expecting(Group):
         self, options: Options, plan: CompiledPlan, document: Document, device: torch.device, *, loss: LossBytes
     ) -> None:
         super().__init__(options, loss=loss, known={key_of_step(plan.result.graph, options, device): document})
-        self._expected = plan
+        self._expected, self.allowed = plan, plan.result.schedule.budget
         self._followed: set[Path] = {()}
 
     def _alone(self, unit: Unit, call: Call, key: Key) -> int:
