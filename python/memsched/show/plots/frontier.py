@@ -147,8 +147,8 @@ def footnote(frontiers: Sequence[Frontier]) -> str:
             points = zip(other.memory.tolist(), other.makespan.tolist(), strict=True)
             if any(not as_fast(makespans.get(memory, 0.0), makespan) for memory, makespan in points):
                 return (
-                    f"A curve is what a planner found: {one.planner} may plan as {other.planner} does, and lies above "
-                    "it at some memories, since its search does not try all plans."
+                    f"{one.planner} lies above {other.planner} at some memories: it may make the same plans, but no "
+                    "search tries all of them."
                 )
     return ""
 
@@ -175,7 +175,12 @@ def _marks(frontiers: list[Frontier], width: float) -> list[tuple[int, int, int]
 
 
 def _draw_marks(axes: Axes, marks: list[tuple[int, int, int]], lines: list[Line2D], scale: int) -> None:
-    """A triangle above the memory axis for each planner's minimum, in the colour of its line."""
+    """A triangle for each planner's minimum, in the colour of its line, in a strip of their own above the axis."""
+    from matplotlib.patches import Rectangle
+
+    if marks:
+        height = 0.012 + _LEVEL * (1 + max(level for *_, level in marks))
+        axes.add_patch(Rectangle((0, 0), 1, height, transform=axes.transAxes, color="0.92", linewidth=0, zorder=2.5))
     for at, least, level in marks:
         axes.plot(
             [least / scale],

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn.utils import clip_grads_with_norm_
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -29,8 +28,8 @@ SMALL = 1e-3  # a gradient
 class UpdateCosts:
     """Of an optimiser, by parameters that are alike."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, max_norm: float | None) -> None:
-        self._optimizer, self._max_norm = optimizer, max_norm
+    def __init__(self, optimizer: torch.optim.Optimizer, clipped: bool) -> None:
+        self._optimizer, self._clipped = optimizer, clipped
         self._known: dict[Any, Update] = {}
 
     def of(self, parameter: torch.Tensor, group: Mapping[str, Any]) -> Update:
@@ -70,9 +69,9 @@ class UpdateCosts:
                     with Meter(parameter.device.type) as meter, _Touched() as touched:
                         meter.count(held)
                         before = meter.live
-                        if self._max_norm is not None:
+                        if self._clipped:
                             total = torch.ones((), dtype=parameter.real.dtype, device=parameter.device)
-                            clip_grads_with_norm_([like], self._max_norm, total)
+                            like.grad.mul_(total)
                         type(trial).step(trial)
             state = trial.state[like]
             large = states_in(state)

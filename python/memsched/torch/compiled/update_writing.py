@@ -15,9 +15,11 @@ from memsched.torch.compiled.clipping import norm_of, norm_of_all
 from memsched.torch.compiled.joint import UPDATE, address
 from memsched.torch.compiled.private import grouped_by_type
 from memsched.torch.compiled.sizes import WORKSPACE
-from memsched.torch.compiled.updates import Updates, add, common_norm, update
+from memsched.torch.compiled.updates import Updates, add, common_factor, update
 from memsched.torch.errors import CaptureError
 from memsched.torch.nests import tensors_of
+
+_NUMBERS = 4  # that are made on the way from the norms to the factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +71,14 @@ def write_updates(joint: fx.GraphModule, results: int, inputs: Sequence[Any], up
         last = [placeholders[-1], gradient, *using]
         found[place] = _Gradient(place, gradient, node, parameter.nbytes, last, laid_out, others or not laid_out)
         returned[at] = None
-    norm = None
+    factor = None
     if updates.how.max_norm is not None and found:
-        norm = _common_norm(graph, updates, [found[place] for place in updates.in_model(found)])
-        updates.note_norm(norm.meta["val"])
+        factor = _clip_factor(graph, updates, [found[place] for place in updates.in_model(found)])
+        updates.note_norm(factor.meta["val"])
     order = {node: k for k, node in enumerate(graph.nodes)}
-    added = norm is not None and updates.how.adds
+    added = factor is not None and updates.how.adds
     for place, one in found.items():
-        waited = [norm] if norm is not None else []
+        waited = [factor] if factor is not None else []
         last = max([*one.last, *waited], key=order.__getitem__)
         seen, copied = updates.cost(place), one.copied and not added
         with graph.inserting_after(last):
@@ -89,8 +91,8 @@ def write_updates(joint: fx.GraphModule, results: int, inputs: Sequence[Any], up
     output.args = (tuple(returned),)
 
 
-def _common_norm(graph: fx.Graph, updates: Updates, gradients: Sequence[_Gradient]) -> fx.Node:
-    """Add the norm of each gradient after it, and that of all, for which updates wait."""
+def _clip_factor(graph: fx.Graph, updates: Updates, gradients: Sequence[_Gradient]) -> fx.Node:
+    """Add the norm of each gradient after it, and what all are clipped by, for which updates wait."""
     norms, order = [], {node: k for k, node in enumerate(graph.nodes)}
     for one in gradients:
         if updates.how.adds:
@@ -109,10 +111,10 @@ def _common_norm(graph: fx.Graph, updates: Updates, gradients: Sequence[_Gradien
     order = {node: k for k, node in enumerate(graph.nodes)}
     norms = [norms[k] for k in grouped_by_type([one.node.meta["val"] for one in gradients])]
     with graph.inserting_after(max(norms, key=order.__getitem__)):
-        found = graph.create_node("call_function", common_norm, (updates.serial, norms), name="norm_of_gradients")
+        found = graph.create_node("call_function", common_factor, (updates.serial, norms), name="clip_factor")
     examples = [node.meta["val"] for node in norms]
     found.meta["val"] = norm_of_all(examples)
-    found.meta[WORKSPACE] = len(norms) * found.meta["val"].nbytes
+    found.meta[WORKSPACE] = (len(norms) + _NUMBERS) * found.meta["val"].nbytes
     return found
 
 

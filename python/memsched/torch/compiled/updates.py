@@ -18,11 +18,10 @@ from typing import Any, Protocol
 
 import torch
 from torch import fx
-from torch.nn.utils import clip_grads_with_norm_
 
 from memsched.errors import MemschedError
 from memsched.result import Result
-from memsched.torch.compiled.clipping import norm_of, norm_of_all
+from memsched.torch.compiled.clipping import factor_of, norm_of, norm_of_all
 from memsched.torch.compiled.joint import Update, states_called
 from memsched.torch.compiled.private import is_autocast_on
 from memsched.torch.compiled.states import Travelling, states_in
@@ -80,7 +79,7 @@ class Updates:
         self.planned: set[int] = set()  # places whose states are tensors of the plan
         self.border: Mapping[int, str] | None = None  # where states are between steps, by place; None: as a plan says
         self._travels = _TRAVELS.setdefault(optimizer, {})
-        self._costs = UpdateCosts(optimizer, self.how.max_norm)
+        self._costs = UpdateCosts(optimizer, self.how.max_norm is not None)
         self._original = looked_at or self
         if looked_at is not None:  # a loss that is no part of the model has its parameters in their place
             self._places |= looked_at._places
@@ -272,8 +271,8 @@ class Updates:
                 parameter.grad = torch.empty_like(parameter).copy_(gradient) if copied else gradient
         return parameter.grad
 
-    def update(self, place: int, norm: torch.Tensor | None) -> None:
-        """Let the optimiser step one parameter, with the gradient that it has."""
+    def update(self, place: int, factor: torch.Tensor | None) -> None:
+        """Let the optimiser step one parameter, with the gradient that it has, times a factor."""
         parameter, group = self._parameter(place)
         groups = self.optimizer.param_groups
         cast = torch.autocast(parameter.device.type, enabled=False) if is_autocast_on() else nullcontext()
@@ -284,8 +283,8 @@ class Updates:
             _AT_WORK.add(id(self.optimizer))
             self.optimizer.param_groups = [{**group, "params": [parameter]}]
             with cast, torch.no_grad():
-                if norm is not None and self.how.max_norm is not None:
-                    clip_grads_with_norm_([parameter], self.how.max_norm, norm)
+                if factor is not None and parameter.grad is not None:
+                    parameter.grad.mul_(factor)
                 if self._told and not group.get("fused"):
                     self._step(self.optimizer)
                 else:
@@ -336,7 +335,7 @@ def update(
     parameter: torch.Tensor,
     gradient: torch.Tensor | None,
     copied: bool,
-    norm: torch.Tensor | None = None,
+    factor: torch.Tensor | None = None,
 ) -> None:
     """Without a gradient, the parameter has it."""
     known = _KNOWN[serial]
@@ -345,7 +344,7 @@ def update(
     if gradient is not None:
         known.add(place, parameter, gradient, copied)
     if known.how.updates:
-        known.update(place, norm)
+        known.update(place, factor)
 
 
 def add(serial: int, place: int, parameter: torch.Tensor, gradient: torch.Tensor, copied: bool) -> torch.Tensor:
@@ -355,11 +354,12 @@ def add(serial: int, place: int, parameter: torch.Tensor, gradient: torch.Tensor
 
 
 @fx.has_side_effect
-def common_norm(serial: int, norms: Sequence[torch.Tensor]) -> torch.Tensor:
-    found = norm_of_all(norms)
-    if (kept := _KNOWN[serial].norm) is not None:
-        kept.copy_(found)
-    return found
+def common_factor(serial: int, norms: Sequence[torch.Tensor]) -> torch.Tensor:
+    """By which all gradients are clipped."""
+    known, found = _KNOWN[serial], norm_of_all(norms)
+    if known.norm is not None:
+        known.norm.copy_(found)
+    return found if known.dry or known.how.max_norm is None else factor_of(found, known.how.max_norm)
 
 
 def offload(serial: int, place: int) -> None:
