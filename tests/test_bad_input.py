@@ -138,6 +138,12 @@ def test_bad_chains(changes: dict[str, Any], words: list[str]) -> None:
     refused(lambda: chain(**changes), *words)
 
 
+@pytest.mark.parametrize(("step", "told"), [({"fre": "a"}, "but 'fre'"), ({"\ud800": 1}, "ud800"), ({3: 1}, "but 3")])
+def test_a_step_without_a_verb_tells_what_it_has(step: Any, told: str) -> None:
+    with pytest.raises(ms.ScheduleError, match=f"step 0: has no verb .*{told}"):
+        ms.Schedule([step], budget=1)
+
+
 def test_what_is_saved_can_be_read(tmp_path: Path) -> None:
     """Files were written that no load took, as they nested too deep or had no text of UTF-8."""
     deep: dict[str, Any] = functools.reduce(lambda inner, _: {"a": inner}, range(63), {})

@@ -119,9 +119,9 @@ def test_texts_with_units() -> None:
         "forward_time": ["", "1 ms", "2e-3"],
         "backward_time": ["", "2 ms", "3000us"],
         "activation": ["4KiB", "6 kB", "5"],
-        "gradient": ["4KiB", "", "1"],
+        "gradient": ["4KiB", "", "9"],
     }
-    assert chain_from_frame(table) == ms.Chain([1e-3, 2e-3], [2e-3, 3e-3], [4096, 6000, 5], [4096, 6000, 1])
+    assert chain_from_frame(table) == ms.Chain([1e-3, 2e-3], [2e-3, 3e-3], [4096, 6000, 5], [4096, 6000, 9])
 
 
 @pytest.mark.parametrize(
@@ -359,3 +359,19 @@ def test_numbers_that_are_probably_in_other_units_are_told(times: float, size: s
     )
     assert [words in str(one.message) for one in caught] == [True] * bool(told)
     assert all(one.filename == __file__ for one in caught)
+
+
+@pytest.mark.parametrize(
+    ("cells", "told"),
+    [
+        ({"activation": ["1MB", "2MB", 103]}, "row 2: activation is 103 bytes, and other cells have a unit; write it"),
+        ({"forward_time": [None, "3 ms", "4"]}, "forward_time is '4' seconds, and other cells have a unit"),
+        ({"forward_time": [None, "3 ms", 0], "activation": ["1kB", 0, "2 MB"]}, None),
+        ({"forward_time": [None, "3 ms", 4e-3], "activation": ["1000", "2000", 103]}, None),
+    ],
+)
+def test_a_forgotten_unit_is_told(cells: dict[str, list[Any]], told: str | None) -> None:
+    """A forgotten "MB" was a hundred bytes, and a forgotten "ms" four seconds, in silence."""
+    table = {"forward_time": [None, 1, 2], "backward_time": [None, 1, 2], "activation": [1, 2, 3]} | cells
+    with contextlib.nullcontext() if told is None else pytest.warns(UserWarning, match=told):
+        assert chain_from_frame(table).n == 2

@@ -1041,3 +1041,11 @@ def test_the_gap_to_all_plans_has_a_name_of_the_field() -> None:
     titles = [column["title"] for column in data_of(page)["tables"]["results"]["columns"]]
     assert "optimality gap" in titles
     assert "of any plan" not in titles
+
+
+def test_a_comparison_is_a_page_of_its_plans(tmp_path: Path) -> None:
+    chain = ms.profiles.load("resnet18-224-b32")
+    found = ms.compare(chain, "40%", "12GB/s", planners=["greedy", "rotor", "vdnn"])
+    ms.write_report(found, tmp_path / "all.html")
+    page = (tmp_path / "all.html").read_text()
+    assert all(name in page for name, one in found.items() if isinstance(one, ms.Result))

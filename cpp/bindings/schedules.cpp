@@ -20,7 +20,8 @@ Verb parse_verb(const py::dict& d, std::size_t index) {
         }
     }
     if (found < 0) {
-        refuse_step(index, "has no verb; give run, offload, prefetch or free");
+        const std::string key = d.empty() ? "" : " but " + py::cast<std::string>(py::repr((*d.begin()).first));
+        refuse_step(index, "has no verb" + key + "; give run, offload, prefetch or free");
     }
     return static_cast<Verb>(found);
 }

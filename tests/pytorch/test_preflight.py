@@ -179,10 +179,11 @@ def _has_a_plan(model: nn.Module, batch: int, memory: int, optimizer: Any, bandw
     return True
 
 
+@pytest.mark.usefixtures("few_moves")
 @pytest.mark.parametrize("name", ["adamw", pytest.param("sgd", marks=pytest.mark.slow)])
 def test_the_step_that_updates_is_that_of_plan_step(name: str) -> None:
     """It needs neither all gradients nor all states at once; its largest batch is the largest that is planned."""
-    model, x = layers(64, 6), torch.randn(32, 64)
+    model, x = layers(64, 4), torch.randn(32, 64)
     make = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[name]
     stepping = make(model.parameters())
 
@@ -304,6 +305,7 @@ def test_where_the_plain_step_fits_there_is_nothing_to_do() -> None:
     assert [one.name for one in fit(model, args, **asked, largest=False).ways] == ["plain"]
 
 
+@pytest.mark.usefixtures("few_moves")
 def test_where_it_does_not_fit_the_next_step_is_told() -> None:
     model, args = layers(64, 10), (torch.randn(512, 64),)
     stepping = torch.optim.SGD(model.parameters(), momentum=0.9)

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from memsched.cli import inputs, outputs, show
 from memsched.cli.inputs import Built, Machine
-from memsched.cli.plan import CHUNK, TIME_LIMIT, planners_option
+from memsched.cli.plan import CHUNK, TIME_LIMIT_OF_SEVERAL, planners_option
 from memsched.cli.usage import as_typed
 from memsched.errors import InfeasibleError, MemschedError
 from memsched.planners.registry import min_memory, not_asked, planners_of
@@ -128,7 +128,7 @@ def _comparison(
 @inputs.problem_argument
 @planners_option()
 @CHUNK
-@TIME_LIMIT
+@TIME_LIMIT_OF_SEVERAL
 @outputs.file_option("-o", "--output", check=outputs.check_json_or_csv, help="Save the figures: .json, or .csv.")
 @inputs.quiet_option
 @inputs.csv_option

@@ -51,10 +51,10 @@ CHUNK = click.option(
     shell_complete=lambda context, option, typed: [word for word in ("storage", "none") if word.startswith(typed)],
     help="Cut tensors into pieces, such as 16MiB, or into their storages. For planners that take it.",
 )
-TIME_LIMIT = inputs.time_limit_option(
-    "For planners that search: 10, 500ms. By default 1 for offload, 0 for pofo and pooch (1 in auto), none for "
-    "dynprog, and a number of moves for selective."
-)
+_SEARCH = "For planners that search: 10, 500ms. By default {} for offload, 0 for pofo and pooch (1 in auto), none for "
+_SEARCH += "dynprog, and a number of moves for selective."
+TIME_LIMIT = inputs.time_limit_option(_SEARCH.format("1"))
+TIME_LIMIT_OF_SEVERAL = inputs.time_limit_option(_SEARCH.format("a number of moves"))
 
 
 _ONE = "a plan is by one planner, and 'memsched compare' takes several"

@@ -21,6 +21,7 @@ _TIMES = REQUIRED[:2]
 _OF_INPUT = ("activation", "gradient", "resident", "name")
 
 Columns = dict[str, Sequence[Any]]
+_FAR = 1000  # times what other cells have: a unit is missing
 _MOST_TOLD, _MOST_KEPT = 5, 1000  # wrong cells in one error, and of which it is made
 _SLOWEST = 20e6  # bytes that any device saves in a second
 
@@ -217,7 +218,26 @@ def _numbers(key: str, columns: Columns, table: Table) -> list[Any]:
         if needed and (row or key == "activation"):
             table.refuse(row, f"{key} is empty; give a number, or a text with a unit")
         found.append(None)
+    _warn_of_units(key, columns[key], found, table)
     return found
+
+
+def _warn_of_units(key: str, cells: Sequence[Any], found: Sequence[Any], table: Table) -> None:
+    """Tell of a number without a unit that is far from those of the column that have one."""
+    known = [one for cell, one in zip(cells, found, strict=True) if one and _plain(cell) is None]
+    for row, (cell, one) in enumerate(zip(cells, found, strict=True)):
+        if known and one and _plain(cell) is not None and not min(known) / _FAR < one < max(known) * _FAR:
+            base = "seconds" if key in _TIMES else "bytes"
+            told = f"{key} is {shown(cell)} {base}, and other cells have a unit; write it"
+            tell(f"{table.name}, {table.row(row)}: {told}")
+
+
+def _plain(cell: object) -> object:
+    """A cell as a number, if it is written as one."""
+    try:
+        return float(cell) if isinstance(cell, str) else cell
+    except ValueError:
+        return None
 
 
 def _parsed(parse: Callable[[str, object], Any], cell: object, key: str, row: int, table: Table) -> Any:

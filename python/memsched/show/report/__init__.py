@@ -16,6 +16,7 @@ from memsched.show.report.placement_page import placement_page
 from memsched.show.report.results_page import results_page
 from memsched.show.report.sweep_page import sweep_page
 from memsched.show.words import unit_of
+from memsched.study.comparison import Comparison
 from memsched.study.sweep.table import Sweep
 from memsched.support import checks
 from memsched.support.arguments import public
@@ -36,7 +37,7 @@ def check_page(path: str | os.PathLike[str]) -> None:
 
 @public
 def write_report(
-    results: Planned | Placement | Sequence[Planned],
+    results: Planned | Placement | Comparison | Sequence[Planned],
     path: str | os.PathLike[str],
     *,
     names: Sequence[str] | None = None,
@@ -53,7 +54,7 @@ def write_report(
 
     Parameters
     ----------
-    results : Planned, Placement or sequence of Planned
+    results : Planned, Placement, Comparison or sequence of Planned
         From any planners and for any problems. Of a placement alone the page has the addresses.
     path : str or path
         File to save the page to; it is written whole or not at all.
@@ -91,6 +92,8 @@ def write_report(
         check_jinja()
         write_bytes(path, placement_page(results).encode("utf-8", "replace"))
         return
+    if isinstance(results, Comparison):
+        results = [one for one in results.values() if isinstance(one, Result)]
     listed = checks.some("results", results_in(results), Result)
     if names is not None:
         names = [checks.text(f"names[{at}]", one) for at, one in enumerate(names if checks.is_list(names) else [names])]
