@@ -286,7 +286,7 @@ std::string dump_json(const py::object& value, const std::string& field) {
     }
     refuse(
         field, value,
-        "a dict that JSON can write and read again (no NaN, inf or objects; keys are text; UTF-8; at most 64 levels)");
+        "a dict that JSON can write and read again (no NaN, inf or objects; keys are text; UTF-8; at most 96 levels)");
 }
 
 py::object load_json(const std::string& text) { return py::module_::import("json").attr("loads")(text); }

@@ -73,7 +73,7 @@ void check_keys(const py::dict& document, const std::string& what, std::initiali
 
 // Whether what JSON writes of a value is read again: the keys of dicts are text (JSON would turn numbers into text, and
 // so lose a key), UTF-8 can encode all texts, and there are at most so many levels, to which documents add some.
-bool survives_json(const py::handle& value, int levels = 64);
+bool survives_json(const py::handle& value, int levels = 96);
 
 // JSON text of a dict, and back.
 std::string dump_json(const py::object& value, const std::string& field);

@@ -222,7 +222,7 @@ def check_plain(what: str, value: Any) -> None:
     try:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
         if not _core.survives_json(value):
-            raise TypeError("a key is no text, or it nests deeper than 64 levels")
+            raise TypeError("a key is no text, or it nests deeper than 96 levels")
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"{what} cannot be written as JSON: {error}") from error
 
