@@ -49,7 +49,10 @@ class _Writer:
     def __init__(self, joint: Joint, forward: Sequence[Step], backward: Sequence[Step], sizes: Sizes | None) -> None:
         self._joint, self._forward, self._backward, self.sizes = joint, forward, backward, sizes
         self.held = held_storages(joint)
-        self.returned = set(joint.storages_in(joint.results))
+        # What others may hold when a half is over: results, and gradients that updates are given.
+        self.returned = set(joint.storages_in(joint.results)).union(
+            *(op.reads for op in joint.operations if op.update is not None)
+        )
         self.operations = {op.node.name: op for op in joint.operations}
         self.storages = {name_of(joint, s.number): s.number for s in joint.storages}
         self.updates = {state_name(op): op.node for op in joint.operations if op.update and op.update.state}
