@@ -145,7 +145,7 @@ SCHEMAS = {
     "another program's": "PRAGMA application_id = 5",
     "no program's": "PRAGMA application_id = 0",
     "an older version": "PRAGMA user_version = 1",
-    "a newer version": "PRAGMA user_version = 3",
+    "a newer version": "PRAGMA user_version = 4",
 }
 
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 import memsched as ms
 from memsched.planners.registry import PLANNERS
+from memsched.show.words import kinds_of_gaps
 from memsched.study.sweep import work
 from memsched.study.sweep.points import group, swept_problem
 from memsched.support.documents import write_device
@@ -176,3 +178,31 @@ def test_ctrl_c_ends_a_sweep_of_many_points() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         swept(CHAIN, "greedy", memory=memory, beta=[12e9], progress=interrupt)
+
+
+def test_each_row_says_which_plans_its_bound_covers(tmp_path: Path) -> None:
+    planners = ["greedy", "offload", "rotor", "pofo", "auto"]
+    chain = ms.profiles.load(CHAIN)
+    options = {"offload": {"moves": 200}}
+    found = ms.sweep(chain, planners, memory=["20%", "60%"], beta=["12GB/s"], options=options, store=tmp_path / "s.db")
+    for row in found:
+        alone = ms.plan_again(tmp_path / "s.db", row["key"])
+        assert row["bound_on"] == alone.bound_on
+        assert row["lower_bound"] == alone.lower_bound
+    assert {row["planner"] for row in found if row["bound_on"] == "once"} == {"greedy", "offload"}
+    assert {row["key"]: row for row in ms.read_store(tmp_path / "s.db")} == {row["key"]: row for row in found}
+    table = ms.compare(chain, "20%", "12GB/s", planners=["greedy", "rotor"]).to_pandas()
+    assert dict(zip(table["planner"], table["bound_on"], strict=True)) == {"greedy": "once", "rotor": "all"}
+    assert set(ms.frontier(chain, "12GB/s", planner="rotor", points=2).to_pandas()["bound_on"]) == {"all"}
+
+
+def test_gaps_of_two_kinds_and_plans_of_shared_tables_are_told(tmp_path: Path) -> None:
+    chain = ms.profiles.load(CHAIN)
+    found = ms.sweep(chain, ["greedy", "rotor"], memory=["20%"], beta=["12GB/s"])
+    told = "to the bound on all plans (rotor) or on those that run each op once (greedy)"
+    assert kinds_of_gaps(found).startswith(f"gap: {told}")
+    ms.write_report(found, tmp_path / "s.html")
+    assert f"Gap: {told}" in (tmp_path / "s.html").read_text(encoding="utf-8")
+    assert not kinds_of_gaps(row for row in found if row["planner"] == "rotor")
+    assert "one table for all memories: pofo" in str(ms.frontier(chain, "12GB/s", planner="pofo", points=2))
+    assert "one table" not in str(ms.frontier(chain, "12GB/s", planner="greedy", points=2))

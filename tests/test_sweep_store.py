@@ -202,11 +202,11 @@ def test_stores_of_other_versions_and_other_files_are_refused_and_stay_as_they_a
     newer, other, text = (tmp_path / name for name in ("newer.sqlite", "other.sqlite", "text.sqlite"))
     ms.sweep(CHAIN, ["greedy"], memory=["50%"], beta=[8e9], store=newer)
     with contextlib.closing(sqlite3.connect(newer)) as database:
-        database.execute("PRAGMA user_version = 3")
+        database.execute("PRAGMA user_version = 4")
     with contextlib.closing(sqlite3.connect(other)) as database:
         database.execute("CREATE TABLE songs (title TEXT)")
     text.write_text("This is no database at all. " * 100)
-    told = {newer: "is a store of version 3", other: "not the store of a sweep", text: "not a database"}
+    told = {newer: "is a store of version 4", other: "not the store of a sweep", text: "not a database"}
     for path, message in told.items():
         before = path.read_bytes()
         for attempt in (

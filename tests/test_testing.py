@@ -28,17 +28,25 @@ from oracles.interruptible import best_fluid, least_memory, paper_instance
 from oracles.to_graph_py import to_graph_py
 
 
-@pytest.mark.parametrize("beta", [0, -1, math.inf, math.nan, "1B/s"])
+@pytest.mark.parametrize("beta", [0, -1, math.inf, math.nan, "inf"])
 def test_brute_force_takes_a_link_alone_that_is_one(beta: Any) -> None:
     """It divided by zero, and answered a negative time."""
     with pytest.raises(ms.InvalidInputError, match=r"beta is .*; it must be a positive and finite number"):
         brute_force(ms.Chain([1, 2], [2, 3], [4, 6, 5]), 100, beta)
 
 
+def test_brute_force_takes_texts_as_planners_do() -> None:
+    chain = ms.Chain([1, 2], [2, 3], [4000, 6000, 5000], [0, 6000, 5000])
+    least, peak = ms.min_memory(chain), ms.peak_memory(chain)
+    half = round(least + 0.5 * (peak - least))
+    assert brute_force(chain, "50%", "1kB/s") == brute_force(chain, half, 1000.0)
+
+
 def test_other_arguments_that_cannot_be() -> None:
     chain = ms.Chain([1, 2], [2, 3], [4, 6, 5])
     for call, told in (
-        (lambda: brute_force(chain, "50%", 1.0), "M is '50%'"),
+        (lambda: brute_force(chain, "50 apples", 1.0), "M is '50 apples'"),
+        (lambda: brute_force(chain, 50, "1B"), "beta is '1B'"),
         (lambda: brute_force(ms.to_graph(chain), 50, 1.0), "chain is Graph"),
         (lambda: random_schedule(ms.to_graph(chain)), "chain is Graph"),
         (lambda: random_repeated(1, max_layers=0), "max_layers is 0"),

@@ -280,7 +280,15 @@ Examples
                 return read(path, "name"_a = name, "resident"_a = resident, "provenance"_a = provenance).cast<Chain>();
             },
             "path"_a, py::kw_only(), "name"_a = none, "resident"_a = 0, "provenance"_a = none,
-            "Reads a CSV file with a row per stage; the first row is the network's input, and has no times.")
+            R"(Reads a CSV file: its first line names the columns, the next is the network's input, the rest are the stages.
+
+Columns are forward_time, backward_time and activation, and optionally name, gradient, saved, forward_overhead,
+transient_overhead, backward_overhead and resident. Cells are seconds and bytes, or texts such as 3 ms and 12MiB:
+
+    name,forward_time,backward_time,activation
+    image,,,4MiB
+    conv,1 ms,2 ms,6MiB
+)")
         .def_static(
             "from_frame",
             [](const py::object& frame, const py::object& name, const py::object& resident,
@@ -289,7 +297,7 @@ Examples
                 return read(frame, "name"_a = name, "resident"_a = resident, "provenance"_a = provenance).cast<Chain>();
             },
             "frame"_a, py::kw_only(), "name"_a = none, "resident"_a = 0, "provenance"_a = none,
-            "The same of a data frame of pandas or polars, or of a dict of columns.");
+            "Reads a data frame of pandas or polars, or a dict of columns, as `from_csv` reads a file.");
 
     py::class_<Graph> graph(module, "Graph",
                             R"(One training step as ops and tensors, each tensor written once. Immutable.

@@ -156,13 +156,21 @@ class Chain:
         resident: _Number | str = 0,
         provenance: _Document | None = None,
     ) -> Chain:
-        """Reads a CSV file with a row per stage; the first row is the network's input, and has no times."""
+        """Reads a CSV file: its first line names the columns, the next is the network's input, the rest are the stages.
+
+        Columns are forward_time, backward_time and activation, and optionally name, gradient, saved, forward_overhead,
+        transient_overhead, backward_overhead and resident. Cells are seconds and bytes, or texts such as 3 ms and 12MiB:
+
+            name,forward_time,backward_time,activation
+            image,,,4MiB
+            conv,1 ms,2 ms,6MiB
+        """
 
     @staticmethod
     def from_frame(
         frame: typing.Any, *, name: str | None = None, resident: _Number | str = 0, provenance: _Document | None = None
     ) -> Chain:
-        """The same of a data frame of pandas or polars, or of a dict of columns."""
+        """Reads a data frame of pandas or polars, or a dict of columns, as `from_csv` reads a file."""
 
     @staticmethod
     def from_json(source: _Document | str | os.PathLike[str]) -> Chain:

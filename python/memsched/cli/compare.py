@@ -9,7 +9,7 @@ from rich.table import Table
 
 from memsched.cli import inputs, outputs, show
 from memsched.cli.inputs import Built, Machine
-from memsched.cli.plan import CHUNK, TIME_LIMIT_OF_SEVERAL, planners_option
+from memsched.cli.plan import CHUNK, OPTIONS_OF_SEVERAL, TIME_LIMIT_OF_SEVERAL, planners_option
 from memsched.cli.usage import as_typed
 from memsched.errors import InfeasibleError, MemschedError
 from memsched.planners.registry import min_memory, not_asked, planners_of
@@ -85,7 +85,7 @@ def _notes(outcomes: Outcomes, others: dict[str, str]) -> list[str]:
         if isinstance(outcome, MemschedError) and not isinstance(outcome, InfeasibleError)
     ]
     if any(isinstance(outcome, Result) for outcome in outcomes.values()):
-        notes.append("* least makespan; optimal: proven, it meets the lower bound")
+        notes.append("* least makespan; moved: out and in together; optimal: proven, it meets the lower bound")
         notes += filter(None, [held_against("/ bound", outcomes)])
     return [*notes, *(f"not asked: {told}" for told in unasked(others))]
 
@@ -129,6 +129,7 @@ def _comparison(
 @planners_option()
 @CHUNK
 @TIME_LIMIT_OF_SEVERAL
+@OPTIONS_OF_SEVERAL
 @outputs.file_option("-o", "--output", check=outputs.check_json_or_csv, help="Save the figures: .json, or .csv.")
 @inputs.quiet_option
 @inputs.csv_option
@@ -141,6 +142,7 @@ def compare(
     planners: list[str],
     chunk: int | str | None,
     time_limit: float | None,
+    options: dict[str, dict[str, Any]],
     output: str | None,
     as_csv: bool,
     as_json: bool,
@@ -163,9 +165,9 @@ def compare(
     others = {} if planners else not_asked(loaded)
     built = machine.build(loaded)
     device, asked = built.device, Bytes(built.device.memory, built.unit)
-    options: dict[str, Any] = {"planners": names, "chunk": chunk, "time_limit": time_limit}
+    given: dict[str, Any] = {"planners": names, "chunk": chunk, "time_limit": time_limit, "options": options}
     with show.working("planning") as say:
-        outcomes = run_planners(loaded, asked, device=device, progress=say, **options)
+        outcomes = run_planners(loaded, asked, device=device, progress=say, **given)
         known = bounds(loaded, device=device, time_limit=0.0)
     document = _comparison(loaded, built, known, outcomes, others)
     if output is not None and output.lower().endswith(".csv"):

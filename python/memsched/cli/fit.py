@@ -37,6 +37,11 @@ from memsched.support.formats import exact_bytes, format_bytes, unit_written
     shell_complete=complete_words(known_optimizers),
     help="A class of torch.optim: adamw, sgd?momentum=0.9, ..; or bytes of its state.",
 )
+@click.option(
+    "--loss",
+    metavar="SPEC",
+    help="A function of the model's results, FILE.py:FUNCTION or MODULE:FUNCTION; without it a loss returned counts.",
+)
 @autocast_option
 @click.option("-b", "--bandwidth", metavar="RATE", help="Of the link to the host, such as 24GB/s.")
 @click.option("--time-limit", default="5", show_default=True, metavar="SECONDS", help="For the planner, each time.")
@@ -50,6 +55,7 @@ def fit(
     device: str,
     memory: str | None,
     optimizer: str | None,
+    loss: str | None,
     autocast: str | None,
     bandwidth: str | None,
     time_limit: str,
@@ -73,7 +79,7 @@ def fit(
             f"--memory is {memory!r}; give a size, such as 80GiB: it is the device's, which has no share"
         )
     asked: dict[str, Any] = {"device": device, "memory": memory, "optimizer": optimizer, "autocast": autocast}
-    asked |= {"bandwidth": bandwidth, "time_limit": time_limit}
+    asked |= {"loss": loss, "bandwidth": bandwidth, "time_limit": time_limit}
     check_asked(model, input, **asked)  # before PyTorch is imported, which takes seconds
     try:
         from memsched.torch.preflight import fit_spec

@@ -19,6 +19,7 @@ from memsched.problems.bounds import alike
 from memsched.problems.problem import ChunkLike, Problem, name_of, peak_memory
 from memsched.result import Result, as_fast
 from memsched.show.plots.frontier import plot_frontier
+from memsched.show.words import from_one_table, table_answers
 from memsched.study.frontier import Frontier, spaced
 from memsched.study.frontier import frontier as plan_frontier
 from memsched.support.formats import format_bytes, format_percent, format_seconds
@@ -75,6 +76,7 @@ def _document(
                 "min_memory": least_on(problem, name, device, chunk),
                 **{column: _numbers(getattr(one, column), one) for column in columns},
                 "optimal": [None if result is None else result.optimal for result in one.results],
+                "bound_on": [None if result is None else result.bound_on for result in one.results],
             }
             for name, one in curves.items()
         },
@@ -161,6 +163,7 @@ def frontier(
         "* least makespan of these planners for this memory; a plan by itself may be faster, and auto tries them all",
         f"gap: to the lower bound on plans that recompute ({again}) or that do not{alike(loaded, chunk, 'once')}",
     ]
+    notes += filter(None, [from_one_table(name for name, one in curves.items() if table_answers(one))])
     if 0 in (device.d2h, device.h2d):
         notes.append("no link: nothing can be offloaded; planners that do not recompute need the peak of the plain run")
     document = partial(_document, loaded, device, chunk, built.origin, curves)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -30,6 +31,7 @@ class Planning:
     planner: str | None
     chunk: int | str | None
     time_limit: float | None
+    options: dict[str, Any]  # of the planner
     given: bool  # whether any was given
 
     def run(self, problem: Problem, machine: Machine) -> tuple[Result, Built]:
@@ -38,6 +40,7 @@ class Planning:
         name = self.planner or "auto"
         inputs.check_takes([name] if name in PLANNERS else [], problem)
         options: dict[str, Any] = {"planner": name, "chunk": self.chunk, "time_limit": self.time_limit}
+        options["options"] = self.options
         with working(f"planning: {name}") as say:
             asked = Bytes(built.device.memory, built.unit)
             options["progress"] = say
@@ -57,6 +60,38 @@ TIME_LIMIT = inputs.time_limit_option(_SEARCH.format("1"))
 TIME_LIMIT_OF_SEVERAL = inputs.time_limit_option(_SEARCH.format("a number of moves"))
 
 
+def _value(text: str) -> Any:
+    """A number, true or false, or else the text."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, int | float) else text
+
+
+def _read_options(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
+    """Options of planners; of one that a dot ends, by planner."""
+    found: dict[str, Any] = {}
+    form = str(option.metavar)
+    for one in given:
+        name, equals, value = one.partition("=")
+        planner, dot, own = name.strip().rpartition(".")
+        if not (equals and own) or bool(dot) is not (form == _OF_SEVERAL):
+            raise click.UsageError(f"--option is {one!r}; write {form}, as in {_LIKE[form]}")
+        (found.setdefault(planner, {}) if dot else found)[own] = _value(value.strip())
+    return found
+
+
+_OF_ONE, _OF_SEVERAL = "NAME=VALUE", "PLANNER.NAME=VALUE"
+_LIKE = {_OF_ONE: "-O slots=2000", _OF_SEVERAL: "-O pofo.slots=2000"}
+
+
+def _option(metavar: str) -> Callable[..., Any]:
+    words = f"An option of a planner, as its Python function takes it: {_LIKE[metavar]}. Repeatable."
+    return click.option("-O", "--option", "options", multiple=True, metavar=metavar, callback=_read_options, help=words)
+
+
+OPTIONS, OPTIONS_OF_SEVERAL = _option(_OF_ONE), _option(_OF_SEVERAL)
 _ONE = "a plan is by one planner, and 'memsched compare' takes several"
 
 
@@ -92,7 +127,7 @@ def planner_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def gathered(**arguments: Any) -> Any:
-        taken = {name: arguments.pop(name) for name in ("planner", "chunk", "time_limit")}
+        taken = {name: arguments.pop(name) for name in ("planner", "chunk", "time_limit", "options")}
         source = click.get_current_context().get_parameter_source
         given = any(source(name) is not ParameterSource.DEFAULT for name in taken)
         return command(options=Planning(**taken, given=given), **arguments)
@@ -108,7 +143,7 @@ def planner_options(command: Callable[..., Any]) -> Callable[..., Any]:
         shell_complete=_complete_planners,
         help=words,
     )
-    decorated: Callable[..., Any] = option(CHUNK(TIME_LIMIT(gathered)))
+    decorated: Callable[..., Any] = option(CHUNK(TIME_LIMIT(OPTIONS(gathered))))
     return decorated
 
 

@@ -30,9 +30,9 @@ from memsched.cli.show import (
     where_saved,
 )
 from memsched.errors import InvalidInputError
-from memsched.planners.registry import PLANNERS
 from memsched.show.plots.sweep import MOST_PANELS
 from memsched.show.report.sweep_rows import standings
+from memsched.show.words import from_one_table, kinds_of_gaps
 from memsched.study.sources import name_in, path_in
 from memsched.study.sweep import Sweep, SweepProgress
 from memsched.study.sweep import sweep as run_sweep
@@ -153,13 +153,8 @@ def _notes(found: Sweep, kept: int, seconds: float) -> list[str]:
         f"{found.count('infeasible')} infeasible, {found.count('failed')} failed",
         "best: no planner is faster at the same problem and device; over ideal: the mean, above the sum of run times",
     ]
-    planned = {row["planner"] for row in found if row["status"] == "planned"}
-    recomputing = sorted(name for name in planned if name == "auto" or PLANNERS[name].recomputes)
-    if 0 < len(recomputing) < len(planned):
-        notes.append(
-            f"gap: to the bound on all plans ({', '.join(recomputing)}) or on those that run each op once (others); "
-            "compare gaps within a kind"
-        )
+    tabled = sorted({row["planner"] for row in found if row["table_slots"] is not None})
+    notes += filter(None, [kinds_of_gaps(found), from_one_table(tabled)])
     if found.claimed:
         notes.append(
             "claimed gap: points that were in the store already are as it has them, neither planned nor bounded again; "

@@ -7,6 +7,8 @@ import re
 import click
 
 from memsched.errors import InvalidInputError
+from memsched.planners.entry import options_of
+from memsched.planners.registry import PLANNERS
 from memsched.support import checks
 
 _UNKNOWN = re.compile(r"No such command '(.*?)'")
@@ -92,6 +94,11 @@ def _no_option(name: str, command: click.Command) -> str:
     if after:
         return f"the option {name} comes after the command, as in 'memsched {after} .. {name}'"
     known = [name for one in command.params for name in (*one.opts, *one.secondary_opts) if "-" in name]
+    own = name.removeprefix("--").replace("-", "_")
+    writes = next((one for one in command.params if "--option" in one.opts), None)
+    metavar = str(getattr(writes, "metavar", ""))
+    if metavar and any(own in options_of(one.plan) for one in PLANNERS.values()):
+        return f"there is no option {name}, but planners have one: write -O {metavar.replace('NAME', own)}"
     near = "--output" if name in _OUTPUT and "--output" in known else checks.close(name, known)
     return f"there is no option {name}; did you mean {near}?" if near else f"there is no option {name}"
 

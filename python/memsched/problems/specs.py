@@ -29,10 +29,8 @@ PIP = {
 
 AUTOCASTS = {"bf16": "bfloat16", "fp16": "float16"}
 
-SPEC_FORMS = (
-    "write torchvision:resnet101, timm:deit_tiny_patch16_224, transformers:gpt2?n_layer=24, my.module:function or "
-    "file.py:function"
-)
+OWN_FORMS = "my.module:function or file.py:function"
+SPEC_FORMS = f"write torchvision:resnet101, timm:deit_tiny_patch16_224, transformers:gpt2?n_layer=24, {OWN_FORMS}"
 _TYPES = "a type takes options, as in transformers:gpt2?n_layer=36, and names on a hub are not read"
 INPUT_FORMS = "write 32x3x224x224, 8x1024:int or 8x1024:int:50257 (whole numbers below 50257), several with commas"
 _INPUT = re.compile(r"\s*(\d+(?:x\d+)*)(?::(float|int|bool))?(?::(\d+))?\s*", re.ASCII)
@@ -94,21 +92,43 @@ def parse_model(spec: str) -> ModelSpec:
             typed = f"; {_TYPES}" if family == "transformers" else ""
             raise InvalidInputError(f"{family} has {kind} {name!r}{alike}{typed}")
         return ModelSpec(family, name, parsed, "")
+    return _own(family, name, parsed, f"the model {spec!r}", SPEC_FORMS)
+
+
+def parse_loss(spec: str) -> ModelSpec:
+    """Read "my.module:function" or "file.py:function", a function of what the model returns.
+
+    Raises
+    ------
+    InvalidInputError
+        It cannot be read, or there is no such module.
+    """
+    family, _, name = spec.rpartition(":")
+    if not (family and name) or family in PIP:
+        raise InvalidInputError(
+            f"the loss is {spec!r}; write {OWN_FORMS}, a function of what the model returns that returns the loss"
+        )
+    _refuse_call(spec, "the loss")
+    return _own(family, name, {}, f"the loss {spec!r}", f"write {OWN_FORMS}")
+
+
+def _own(family: str, name: str, options: dict[str, Any], what: str, forms: str) -> ModelSpec:
+    """A function of the user's, in a module or a file that is there."""
     folder, file = os.path.split(family)
     module = file.removesuffix(".py")
     if not (module == family or file.endswith(".py")) or not all(one.isidentifier() for one in module.split(".")):
-        raise InvalidInputError(f"the model is {spec!r}, whose module cannot be imported by this name; {SPEC_FORMS}")
+        raise InvalidInputError(f"{what} is in a module that cannot be imported by this name; {forms}")
     if not name.isidentifier():
-        raise InvalidInputError(f"the model is {spec!r}, and {name!r} is no name of a function; {SPEC_FORMS}")
-    _check_module(family, module, os.path.abspath(folder), name, spec)
-    return ModelSpec(module, name, parsed, os.path.abspath(folder))
+        raise InvalidInputError(f"{what} ends in {name!r}, which is no name of a function; {forms}")
+    _check_module(family, module, os.path.abspath(folder), name, what, forms)
+    return ModelSpec(module, name, options, os.path.abspath(folder))
 
 
-def _check_module(given: str, module: str, folder: str, name: str, spec: str) -> None:
+def _check_module(given: str, module: str, folder: str, name: str, what: str, forms: str) -> None:
     """Refuse a module that is nowhere."""
     if given.endswith(".py"):
         if not Path(folder, f"{module}.py").is_file():
-            raise InvalidInputError(f"the model {spec!r} names the file {given!r}, which is not here; {SPEC_FORMS}")
+            raise InvalidInputError(f"{what} names the file {given!r}, which is not here; {forms}")
         return
     with first_on_path(folder):
         try:
@@ -117,8 +137,8 @@ def _check_module(given: str, module: str, folder: str, name: str, spec: str) ->
             found = False
     if not found:
         raise InvalidInputError(
-            f"the model {spec!r} names no family and no module {module!r}{near(module, PIP)}; "
-            f"{_meant(name)}{SPEC_FORMS}"
+            f"{what} names no {'family and no ' * (forms == SPEC_FORMS)}module {module!r}{near(module, PIP)}; "
+            f"{_meant(name) * (forms == SPEC_FORMS)}{forms}"
         )
 
 

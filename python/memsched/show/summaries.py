@@ -22,12 +22,14 @@ from memsched.show.report.sweep_rows import standings
 from memsched.show.words import (
     again,
     bounded,
+    from_one_table,
     held_against,
     moved,
     needed,
     of_plain_run,
     plain,
     recomputed,
+    table_answers,
     time_of,
     unit_of,
 )
@@ -206,12 +208,16 @@ def _frontier(found: Frontier) -> Table:
     for k in chosen:
         one, memory = found.results[k], format_bytes(int(found.memory[k]))
         rows.append((memory, "no plan found") if one is None else (memory, *_figures(one)))
-    ideal = f"ideal: {format_seconds(found.ideal)}, with enough memory"
+    note = f"ideal: {format_seconds(found.ideal)}, with enough memory"
+    if most < count:
+        note += f"; {most} of {count} memories are shown"
+    if table_answers(found):
+        note += f"\n{from_one_table([found.planner])}"
     return Table(
         title=f"{found.planner} on {name_of(found.problem)}, {format_link(found.device)}",
         head=("memory", "makespan", "gap", "peak", "moved", "recomputed"),
         rows=rows,
-        note=ideal if most == count else f"{ideal}; {most} of {count} memories are shown",
+        note=note,
     )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from memsched._core import Schedule
-from memsched.problems.bounds import ideal_time
+from memsched.problems.bounds import BOUND_ON, ideal_time
 from memsched.problems.budget import told_bytes
 from memsched.problems.problem import peak_memory
 from memsched.result import Result
@@ -69,6 +70,35 @@ def held_against(figure: str, outcomes: Mapping[str, object]) -> str:
     if len(covers) < 2:
         return ""
     return f"{figure}: to the bound on " + ", on ".join(f"{plans} ({', '.join(by)})" for plans, by in covers.items())
+
+
+def kinds_of_gaps(rows: Iterable[Mapping[str, Any]]) -> str:
+    """What the bounds in the rows of a sweep are on, if they are of two kinds; else ""."""
+    planners: dict[str, set[str]] = {on: set() for on in BOUND_ON}
+    for row in rows:
+        if row.get("bound_on") in planners:
+            planners[row["bound_on"]].add(row["planner"])
+    if not all(planners.values()):
+        return ""
+    whole, once = (", ".join(sorted(planners[on])) for on in ("all", "once"))
+    return (
+        f"gap: to the bound on all plans ({whole}) or on those that run each op once ({once}), as bound_on of a row "
+        "says; compare gaps within a kind"
+    )
+
+
+def from_one_table(names: Iterable[str]) -> str:
+    """What to know of planners that answered many memories from one table; "" if there are none."""
+    said = ", ".join(dict.fromkeys(names))
+    return said and (
+        f"one table for all memories: {said}; one plan by itself has a table of its own, and may be some percent "
+        "faster or slower"
+    )
+
+
+def table_answers(found: Frontier) -> bool:
+    """Whether the plans of a frontier are from one table."""
+    return any(one is not None and "table_slots" in one.params for one in found.results)
 
 
 def unit_of(shown: object) -> str:

@@ -23,6 +23,7 @@ from memsched.problems.family import GraphFamily
 from memsched.problems.problem import ChunkLike, Problem, fields_of, graph_of, least_memory
 from memsched.result import Result
 from memsched.study.ladder import below, reachable, size_of
+from memsched.study.options import mapping, refuse_unknown
 from memsched.support import checks, quantities
 from memsched.support.docstrings import documented
 from memsched.support.formats import exact_bytes, format_bytes, format_percent, format_seconds, unit_written
@@ -53,6 +54,7 @@ def plan(
     planner: str = "auto",
     chunk: ChunkLike = None,
     time_limit: Quantity | None = None,
+    options: Mapping[str, Any] | None = None,
     progress: Say = None,
 ) -> Result:
     """Run one planner by name, or all of them and return the plan with the least simulated makespan.
@@ -71,6 +73,8 @@ def plan(
         remaining ones still get 0.15 s. By default, and with 0, auto's
         searches on chains stop after a number of moves, so that the plan does not depend on the machine, and PoocH's
         search stops after one second.
+    options : mapping, optional
+        Options of the planner that is named, such as {"slots": 2000} of pofo, as its function takes them.
     progress : callable, optional
         As `compare` takes it.
 
@@ -111,14 +115,18 @@ def plan(
     began = time.perf_counter()
     device, chunk = make_device(problem, M, beta, device), quantities.chunk(chunk)
     time_limit = quantities.time_limit(time_limit)
-    options: dict[str, object] = {"chunk": chunk, "time_limit": time_limit}
+    shared: dict[str, object] = {"chunk": chunk, "time_limit": time_limit}
+    own = mapping("options", options, "option -> value")
+    if planner == "auto" and own:
+        raise InvalidInputError("options are those of one planner, and auto runs all; name the planner")
+    refuse_unknown(planner, plan_of(planner), own)
     graph_of(problem, chunk)  # refuses what no planner accepts, so that any later error belongs to one planner
     checks.progress(progress)
     if planner == "auto":
-        given = {name: value for name, value in options.items() if value is not None}
+        given = {name: value for name, value in shared.items() if value is not None}
         with tried_until(began + time_limit) if time_limit else nullcontext():
             return _bounded(_best_of_ladder(problem, device, given, progress), began)
-    found = outcome(plan_of(planner), problem, device, options | told(progress, planner, {}))
+    found = outcome(plan_of(planner), problem, device, {**shared, **own, **told(progress, planner, {})})
     if isinstance(found, MemschedError):
         raise found
     return found

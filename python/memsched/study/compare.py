@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from memsched._core import Device
-from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
+from memsched.errors import InfeasibleError, InvalidInputError, MemschedError, shown
 from memsched.planners.registry import planners_of
 from memsched.problems.budget import make_device
 from memsched.problems.problem import ChunkLike, Problem, graph_of
 from memsched.result import Result
 from memsched.study.auto import BY_THE_CLOCK, Say, outcome, plan_of, search_limits, told
 from memsched.study.comparison import Comparison
+from memsched.study.options import options_by_planner, refuse_unknown
 from memsched.support import checks, quantities
 from memsched.support.docstrings import documented
 from memsched.support.types import Quantity
@@ -27,6 +29,7 @@ def compare(
     planners: Sequence[str] | None = None,
     chunk: ChunkLike = None,
     time_limit: Quantity | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
     progress: Say = None,
 ) -> Comparison:
     """Run several planners on one problem.
@@ -40,6 +43,8 @@ def compare(
     time_limit : float or str, optional
         Seconds for each planner that takes a limit. By default and on chains, offload's search stops after the moves
         that `plan` gives it, so that no row depends on the machine or is better than the plan of `plan`.
+    options : mapping, optional
+        Planner -> its options, as in {"pofo": {"slots": 2000}}; as the planners' functions take them.
     progress : callable, optional
         Called with a line about the work: the name of the planner that runs, how far it is, and the best plan so far.
 
@@ -52,7 +57,7 @@ def compare(
     Raises
     ------
     InvalidInputError
-        A bad problem, M, beta, device, chunk, time_limit or planner name, or an input that all of them refuse.
+        A bad problem, M, beta, device, chunk, time_limit, options or planner name, or an input that all of them refuse.
 
     Examples
     --------
@@ -69,11 +74,17 @@ def compare(
     if not names:
         raise InvalidInputError("planners is empty; name some, or leave it out to take all")
     runs = {name: plan_of(name) for name in names}
+    wanted = options_by_planner(options)
+    for name, given in wanted.items():
+        if name not in runs:
+            raise InvalidInputError(f"options has {shown(name)}, which is not among the planners {', '.join(runs)}")
+        refuse_unknown(name, runs[name], given)
     found = Comparison()
     for name, run in runs.items():
         say = {"progress": progress} if name == "auto" else told(progress, name, found)
         own = search_limits(problem) if name in BY_THE_CLOCK and time_limit is None else {}
-        found[name] = outcome(run, problem, device, {**own, "chunk": chunk, "time_limit": time_limit, **say})
+        shared = {"chunk": chunk, "time_limit": time_limit}
+        found[name] = outcome(run, problem, device, {**own, **shared, **wanted.get(name, {}), **say})
     refused = [outcome for outcome in found.values() if isinstance(outcome, InvalidInputError)]
     if refused and len(refused) == len(found):
         raise refused[0]

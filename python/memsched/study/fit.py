@@ -7,7 +7,7 @@ from typing import Any
 
 from memsched.errors import InvalidInputError, shown
 from memsched.problems.machines import machine
-from memsched.problems.specs import parse_autocast, parse_input, parse_model, parse_optimizer
+from memsched.problems.specs import parse_autocast, parse_input, parse_loss, parse_model, parse_optimizer
 from memsched.support import quantities
 from memsched.support.formats import Bytes, exact_bytes, format_bytes, unit_written
 from memsched.support.units import BYTES_FORMS, parse_bandwidth, parse_bytes
@@ -206,6 +206,7 @@ def check_asked(
     device: str,
     memory: str | int | None = None,
     optimizer: str | None = None,
+    loss: str | None = None,
     autocast: str | None = None,
     bandwidth: str | float | None = None,
     time_limit: str | float | None = None,
@@ -229,4 +230,6 @@ def check_asked(
         parse_input(input)
     if optimizer is not None:
         parse_optimizer(optimizer)
+    if loss is not None:
+        parse_loss(loss)
     parse_model(model)

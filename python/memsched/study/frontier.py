@@ -98,7 +98,7 @@ class Frontier(Figures, Drawn):
         from memsched.study.sweep.rows import STATUSES, planned
         from memsched.study.sweep.table import columns_of
 
-        names = ("planner", "memory", *STATUSES["planned"], "estimate")
+        names = ("planner", "memory", *STATUSES["planned"], "bound_on", "estimate")
         outcomes = zip(self.memory.tolist(), self.results, strict=True)
         rows = [{"memory": memory, **(planned(one) if one is not None else {})} for memory, one in outcomes]
         return columns_of([{"planner": self.planner, **row} for row in rows], *names)

@@ -9,6 +9,8 @@ from math import inf, isnan
 
 from memsched._core import Chain
 from memsched.errors import InfeasibleError, InvalidInputError, shown
+from memsched.problems.budget import memory_of
+from memsched.support import quantities
 from memsched.support.checks import as_float, kind
 
 
@@ -98,7 +100,7 @@ def two_partition_chain(values: Sequence[int]) -> tuple[Chain, int, float, float
     return chain, 2 * half, float(half), 2.0
 
 
-def brute_force(chain: Chain, M: float, beta: float) -> tuple[float, tuple[int, ...]]:
+def brute_force(chain: Chain, M: float | str, beta: float | str) -> tuple[float, tuple[int, ...]]:
     """Find the interruptible optimum of a tiny chain by trying every offload set.
 
     Transfers may pause and memory is released continuously; x_i is offloaded whole or not at all; and no
@@ -109,9 +111,9 @@ def brute_force(chain: Chain, M: float, beta: float) -> tuple[float, tuple[int, 
     chain
         n stages; x_0 = activation[0], x_i = saved[i-1], y_i = gradient[i].
     M
-        Bytes of device memory, resident bytes included.
+        Bytes of device memory, resident bytes included; or a text such as "6GiB" or "40%".
     beta
-        Bytes per second of the one link, positive and finite.
+        Bytes per second of the one link, positive and finite; or a text such as "12GB/s".
 
     Returns
     -------
@@ -138,7 +140,8 @@ def brute_force(chain: Chain, M: float, beta: float) -> tuple[float, tuple[int, 
     (8.0, ())
     """
     kind("chain", chain, Chain)
-    room, speed = as_float(M), as_float(beta)
+    room = as_float(memory_of(M, chain, "M") if isinstance(M, str) else M)
+    speed = quantities.bandwidth("beta", beta) if isinstance(beta, str) else as_float(beta)
     if isnan(room):
         raise InvalidInputError(f"M is {shown(M)}; it must be a number of bytes")
     if not 0 < speed < inf:

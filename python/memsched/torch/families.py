@@ -10,7 +10,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
@@ -159,23 +159,29 @@ def _build_transformers(name: str, options: dict[str, Any], spec: str) -> Parts:
     return Parts(model, None, default, named, "int", getattr(text, "vocab_size", None), padding)
 
 
-def _build_own(spec: ModelSpec, text: str) -> Callable[[], Parts]:
-    """What makes the model of a user's module, which is imported here, from the current folder as `python -m` does.
-
-    A function may return the model, or the model with its inputs; a class is called alike, and a model is taken as it
-    is.
-    """
+def own_function(spec: ModelSpec, what: str, forms: str) -> Callable[..., Any]:
+    """What a user's module has by a name; it is imported here, from the current folder as `python -m` does."""
     with failing_as(f"the module {spec.family!r} cannot be imported"), first_on_path(spec.folder):
         try:
             module = importlib.import_module(spec.family)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{spec.family}.".startswith(f"{error.name}."):
                 raise  # the module is here and misses something itself
-            raise InvalidInputError(f"the model {text!r} names no module {spec.family!r}; {SPEC_FORMS}") from error
+            raise InvalidInputError(f"{what} names no module {spec.family!r}; {forms}") from error
     made = getattr(module, spec.name, None)
     if not callable(made):
         own = [key for key, value in vars(module).items() if callable(value)]
         raise InvalidInputError(f"the module {spec.family!r} has no function {spec.name!r}{near(spec.name, own)}")
+    return cast("Callable[..., Any]", made)
+
+
+def _build_own(spec: ModelSpec, text: str) -> Callable[[], Parts]:
+    """What makes the model of a user's module.
+
+    A function may return the model, or the model with its inputs; a class is called alike, and a model is taken as it
+    is.
+    """
+    made = own_function(spec, f"the model {text!r}", SPEC_FORMS)
     if isinstance(made, nn.Module):
         if spec.options:
             raise InvalidInputError(f"the model {text!r} gives options to a model that is made already; leave them out")

@@ -9,12 +9,14 @@ from typing import Any
 import torch
 
 from memsched.errors import InvalidInputError
+from memsched.problems.specs import OWN_FORMS, parse_loss
 from memsched.study.auto import Say
 from memsched.study.fit import Fit, check_asked, device_memory
 from memsched.support import checks
 from memsched.support.arguments import public
 from memsched.torch.compiled.look import Loss, check_inputs, check_model, device_of, options_of
 from memsched.torch.errors import CallError, told
+from memsched.torch.families import own_function
 from memsched.torch.machines import MACHINES, memory_of
 from memsched.torch.module_state import gradients_aside
 from memsched.torch.nests import tensors_of
@@ -113,14 +115,16 @@ def fit_spec(
     device: str,
     memory: str | int | None = None,
     optimizer: str | None = None,
+    loss: str | None = None,
     autocast: str | None = None,
     bandwidth: str | None = None,
     time_limit: str | float = PLANNER_SECONDS,
     largest: bool = True,
     progress: Say = None,
 ) -> Fit:
-    """`fit` for a model that a line of text names, such as "transformers:gpt2", and an optimiser such as "adamw"."""
+    """`fit` for a model that a line of text names, an optimiser such as "adamw" and a loss such as "nets.py:loss"."""
     asked: dict[str, Any] = {"device": device, "memory": memory, "optimizer": optimizer, "bandwidth": bandwidth}
+    asked["loss"] = loss
     check_asked(model, input, **asked, autocast=autocast, time_limit=time_limit)
     device = device.strip().lower()
     if device == "here" and not torch.cuda.is_available():
@@ -129,6 +133,7 @@ def fit_spec(
         )
     with named_model(model, input, where="cuda" if device == "here" else "cpu", autocast=autocast) as built:
         stepping = None if optimizer is None else optimizer_named(optimizer, built.model.parameters())
+        of_results = None if loss is None else own_function(parse_loss(loss), f"the loss {loss!r}", OWN_FORMS)
         try:
             found = fit(
                 built.model,
@@ -136,6 +141,7 @@ def fit_spec(
                 memory=memory,
                 device=device,
                 optimizer=stepping,
+                loss=of_results,
                 bandwidth=bandwidth,
                 time_limit=time_limit,
                 largest=largest,
@@ -146,8 +152,7 @@ def fit_spec(
                 f"input={input}:int:100 for numbers below 100, or {input}:int where the model names its vocabulary"
             )
             raise CallError(str(error).replace("dtype=torch.long", written)) from error
-    loss = "name a function that returns a model with its loss, as in --model FILE.py:make"
-    words = {GIVE["loss"]: loss, "optimizer=": "--optimizer "}
+    words = {GIVE["loss"]: "give --loss FILE.py:FUNCTION, or a model that returns it", "optimizer=": "--optimizer "}
     said = "\n".join(found.assumed)
     for python, text in words.items():
         said = said.replace(python, text)

@@ -202,7 +202,9 @@ def _with_table(
         threads=threads, progress=progress, until=call.until(time_limit or None, STEPS * chain.n), shared=table
     )
     best = pofo_attempt(call, labels="auto", slots=table.slots, beam=None, tables=tables)
-    return _finished(best, None, time_limit, None, 0, {"labels": "auto", "chunk": call.chunk}, progress)
+    return _finished(
+        best, None, time_limit, None, 0, {"labels": "auto", "chunk": call.chunk, "table_slots": table.slots}, progress
+    )
 
 
 @Planner(

@@ -16,7 +16,7 @@ from memsched.support.types import Progress, Quantity
 
 def _from_tables(call: ChainCall, slots: int, tables: Tables) -> Result:
     """The result from the first table with a plan."""
-    params: dict[str, Any] = {"slots": slots, "chunk": call.chunk}
+    params: dict[str, Any] = {"slots" if tables.shared is None else "table_slots": slots, "chunk": call.chunk}
     plan: RematPlan | None = None
     value: float | None = None
     if call.excess <= 0:

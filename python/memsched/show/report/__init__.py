@@ -37,7 +37,7 @@ def check_page(path: str | os.PathLike[str]) -> None:
 
 @public
 def write_report(
-    results: Planned | Placement | Comparison | Sequence[Planned],
+    results: Planned | Placement | Comparison | Sweep | Sequence[Planned],
     path: str | os.PathLike[str],
     *,
     names: Sequence[str] | None = None,
@@ -54,8 +54,9 @@ def write_report(
 
     Parameters
     ----------
-    results : Planned, Placement, Comparison or sequence of Planned
-        From any planners and for any problems. Of a placement alone the page has the addresses.
+    results : Planned, Placement, Comparison, Sweep or sequence of Planned
+        From any planners and for any problems. Of a placement alone the page has the addresses, and of a sweep it is
+        that of `write_sweep_report`.
     path : str or path
         File to save the page to; it is written whole or not at all.
     names : sequence of str, optional
@@ -92,6 +93,10 @@ def write_report(
         check_jinja()
         write_bytes(path, placement_page(results).encode("utf-8", "replace"))
         return
+    if isinstance(results, Sweep):
+        if compare or names is not None or time_limit is not None:
+            raise InvalidInputError("a sweep's page takes no names, compare or time_limit; leave them out")
+        return write_sweep_report(results, path)
     if isinstance(results, Comparison):
         results = [one for one in results.values() if isinstance(one, Result)]
     listed = checks.some("results", results_in(results), Result)

@@ -12,6 +12,7 @@ from memsched.show.report.summary import Tile
 from memsched.show.report.sweep_rows import Standing, standings
 from memsched.show.report.tables import Column, Table
 from memsched.show.text import Number, counted, text
+from memsched.show.words import kinds_of_gaps
 from memsched.study.sweep.names import link_names, planner_names, problem_names
 from memsched.study.sweep.rows import STATUSES, checked
 from memsched.study.sweep.rows import ReadRow as Row
@@ -42,6 +43,7 @@ _POINTS = (  # curves.js finds its columns by these titles, and those of the nam
     (Column(title="lower bound", kind="seconds", hint="as claimed"), "lower_bound"),
     (Column(title="gap", kind="percent"), "gap"),
     (Column(title="optimal", kind="yes", hint="the makespan meets the claimed lower bound"), "optimal"),
+    (Column(title="bound on", hint="all plans, or those that run each op once, in graph order"), "bound_on"),
     (Column(title="peak", kind="bytes"), "peak_memory"),
     (Column(title="out", kind="bytes"), "bytes_out"),
     (Column(title="in", kind="bytes"), "bytes_in"),
@@ -128,6 +130,7 @@ def sweep_page(rows: Sequence[Row], *, title: str = "sweep") -> str:
         all_tiles=_tiles(names, counts),
         summary=sweep_caption(rows, names),
         note=f" {footnote(rows)}".rstrip(),
+        kinds=kinds_of_gaps(rows),
         points=points,
         planners=planners,
         failures=failures,

@@ -17,6 +17,7 @@ from memsched.planners.registry import PLANNERS, check_planner, planners_of
 from memsched.problems.budget import parse_memory, refuse_percents, slowest, warn_if_slow
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem, fields_of
+from memsched.study.options import options_by_planner
 from memsched.study.sources import find_problem, link_bandwidth, name_in
 from memsched.study.sweep import points
 from memsched.study.sweep.rows import is_option
@@ -127,15 +128,9 @@ _QUANTITIES: dict[str, Callable[[Any], Any]] = {
 def read_options(given: Mapping[str, Options] | None) -> dict[str, dict[str, Any]]:
     """Options by planner, or by "all", checked as far as they can be before a planner runs."""
     found: dict[str, dict[str, Any]] = {}
-    if given is not None and not isinstance(given, Mapping):
-        raise InvalidInputError(f"options is {shown(given)}; it must be a mapping: planner -> its options")
-    for planner, options in (given or {}).items():
+    for planner, options in options_by_planner(given).items():
         if not isinstance(planner, str):
             raise InvalidInputError(f"options has the key {shown(planner)}; keys are planners, or 'all'")
-        if not isinstance(options, Mapping):
-            raise InvalidInputError(
-                f"options of {planner!r} is {shown(options)}; it must be a mapping: option -> value"
-            )
         if planner != "all":
             points.check_options(planner, options)
         options = {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}

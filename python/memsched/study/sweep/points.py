@@ -17,13 +17,14 @@ from memsched.planners.remat.recompute import most_slots
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem, graph_of, name_of, peak_memory
 from memsched.study.auto import plan_of
+from memsched.study.options import OURS, names_of, refuse_unknown
 from memsched.support.documents import Document, write_device
 
 # Over the peak: at least as fine as a planner's default 500 for memories above a quarter of the peak.
 MOST_TABLE_SLOTS = 2000
 MOST_POINTS = 1_000_000  # of one sweep; their rows take some gigabytes
 _MEMORY = "\0the memory\0"  # placeholder for the memory of a device
-_OURS = ("planner", "progress", "threads")  # a sweep sets these itself
+_OURS = (*OURS, "threads")  # a sweep sets these itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,19 +127,15 @@ def _keys(shared: Mapping[str, Any], devices: Sequence[Device]) -> Iterator[str]
 
 def taken(planner: str) -> list[str]:
     """The options that a planner takes in a sweep."""
-    return [name for name in options_of(plan_of(planner)) if name not in _OURS]
+    return names_of(plan_of(planner), *_OURS)
 
 
-def check_options(planner: str, options: Mapping[str, Any]) -> None:
+def check_options(planner: str, given: Mapping[str, Any]) -> None:
     """Refuse options that the planner does not take; the error lists those that it takes."""
-    known = taken(planner)
-    for name in options:
+    for name in given:
         if name in _OURS:
             raise InvalidInputError(f"a sweep sets the option {name!r} itself; leave it out")
-        if name not in known:
-            raise InvalidInputError(
-                f"{planner} has no option {name!r}; it takes {', '.join(known) if known else 'no options'}"
-            )
+    refuse_unknown(planner, plan_of(planner), given, *_OURS)
 
 
 def table_slots(problem: Problem, planner: str, options: Mapping[str, Any], wanted: int | None) -> int | None:

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from memsched._core import Device
 from memsched.errors import InfeasibleError, InvalidInputError, shown
+from memsched.problems.bounds import BOUND_ON
 from memsched.result import Result, gap_above
 from memsched.support.documents import read_device
 
@@ -20,6 +21,7 @@ MEASURES: dict[str, str] = {
     "lower_bound": "REAL",
     "gap": "REAL",
     "optimal": "INTEGER",
+    "bound_on": "TEXT",
     "peak_memory": "INTEGER",
     "estimate": "REAL",
     "bytes_out": "INTEGER",
@@ -35,7 +37,7 @@ MEASURES: dict[str, str] = {
 
 # Status -> the columns that such a point always has.
 STATUSES: dict[str, tuple[str, ...]] = {
-    "planned": tuple(name for name in MEASURES if name not in ("estimate", "min_memory", "error")),
+    "planned": tuple(name for name in MEASURES if name not in ("bound_on", "estimate", "min_memory", "error")),
     "infeasible": ("min_memory", "error"),
     "failed": ("error",),
 }
@@ -61,7 +63,8 @@ def planned(result: Result) -> Row:
         *(timeline.makespan, result.lower_bound, timeline.peak_memory, result.estimate),
         *(timeline.bytes_out, timeline.bytes_in, timeline.idle, len(result.offloaded), result.runtime),
     )
-    return figured(figures) | {"recompute_time": timeline.recompute_time, "recomputed": len(result.recomputed)}
+    more = {"recompute_time": timeline.recompute_time, "recomputed": len(result.recomputed)}
+    return figured(figures) | {"bound_on": result.bound_on, **more}
 
 
 def figured(figures: tuple[Any, ...]) -> Row:
@@ -72,6 +75,7 @@ def figured(figures: tuple[Any, ...]) -> Row:
         **dict(zip(_FIGURES, figures, strict=True)),
         "gap": gap_above(bound, makespan),
         "optimal": makespan <= bound * (1 + 1e-12),
+        "bound_on": "once",
         "recompute_time": 0.0,
         "recomputed": 0,
     }
@@ -137,6 +141,8 @@ def _contradiction(row: ReadRow) -> tuple[str, str] | None:
     gap = gap_above(bound, makespan)
     if row["gap"] is None or not math.isclose(row["gap"], gap, rel_tol=1e-9, abs_tol=1e-9):
         return "gap", f"{gap!r}, by makespan and lower_bound"
+    if row.get("bound_on") not in (None, *BOUND_ON):  # None: of a store of version 1
+        return "bound_on", f"{' or '.join(BOUND_ON)}"
     if row["peak_memory"] is not None and not 0 <= row["peak_memory"] <= row["memory"]:
         return "peak_memory", f"at least 0 and at most the memory, {row['memory']!r}"
     for key in ("bytes_out", "bytes_in", "idle", "recompute_time", "offloaded", "recomputed", "runtime"):

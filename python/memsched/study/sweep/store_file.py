@@ -22,7 +22,7 @@ from memsched.support.kinds import SQLITE, told_kind
 PATIENCE = 60.0  # seconds to wait for another writer
 
 _APPLICATION = 0x6D656D73  # "mems", in the file's header
-_VERSION = 2
+_VERSION = 3
 _MARSHAL = 2  # version of marshal; the form of plain values has not changed since Python 2.5
 _HEADER = 100  # bytes
 
@@ -57,7 +57,7 @@ PRAGMA user_version = {_VERSION};
 
 _VERSION_1 = {
     "problems": ("key", "name", "source", "ideal", "document"),
-    "points": tuple(POINT),
+    "points": tuple(name for name in POINT if name != "bound_on"),
     "sweeps": ("name", "alive"),
     "claims": ("key", "sweep"),
 }
@@ -130,7 +130,8 @@ def from_version_1(old: sqlite3.Connection, path: str) -> sqlite3.Connection:
     for *facts, document in old.execute("SELECT key, name, source, ideal, document FROM problems"):
         new.execute("INSERT INTO problems VALUES (?, ?, ?, ?, ?, ?)", (*facts, seal(facts), document))
     marks = ", ".join("?" * (len(POINT) + 1))
-    for values in old.execute(f"SELECT {', '.join(POINT)} FROM points"):
+    known = ", ".join("NULL" if name == "bound_on" else name for name in POINT)
+    for values in old.execute(f"SELECT {known} FROM points"):
         try:
             kept = as_stored(values)
         except (TypeError, ValueError, OverflowError) as error:

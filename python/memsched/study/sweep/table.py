@@ -88,10 +88,11 @@ class Sweep(Figures, Drawn):
     rows : list of dict
         One per point: problem (its name), planner, memory (bytes), bandwidth (bytes per second, to the host), options,
         status ("planned", "infeasible" or "failed"); makespan, lower_bound, estimate, idle, recompute_time, runtime
-        (seconds), gap, optimal, peak_memory, bytes_out, bytes_in (bytes), offloaded and recomputed (how many tensors
-        and ops); min_memory (bytes, of infeasible points), error (a sentence, of infeasible and failed points); ideal
-        (seconds of computation with enough memory), device, table_slots, version, finished (Unix time), problem_key,
-        key. None if a point has no such number.
+        (seconds), gap, optimal, bound_on ("all" plans are covered by lower_bound, or those that run each op "once"),
+        peak_memory, bytes_out, bytes_in (bytes), offloaded and recomputed (how many tensors and ops); min_memory
+        (bytes, of infeasible points), error (a sentence, of infeasible and failed points); ideal (seconds of
+        computation with enough memory), device, table_slots, version, finished (Unix time), problem_key, key. None if
+        a point has no such number.
     claimed : bool
         Whether the rows were read from a file. Then the figures, bounds included, are claims of that file: only
         whether the figures of a row agree with each other is checked. `plan_again` plans a point anew.
