@@ -16,6 +16,7 @@ import memsched.torch
 from memsched.cli.app import command_line
 from memsched.torch.compiled import times
 from memsched.torch.errors import CallError
+from memsched.torch.preflight import fit_spec
 
 pytestmark = pytest.mark.usefixtures("few_moves")
 
@@ -150,4 +151,30 @@ def test_what_is_not_counted_has_a_remedy(tmp_path: Any, monkeypatch: pytest.Mon
     given = ["fit", "--model", "own:make", "--device", "v100", "-m", "1MB", "--no-largest"]
     said = CliRunner().invoke(command_line, given, env={"COLUMNS": "200"}).output
     assert "none is counted; give --optimizer ...\n" in said
-    assert "none is counted; name a function that returns a model with its loss, as in --model FILE.py" in said
+    assert "none is counted; give --loss FILE.py:FUNCTION, or a model that returns it" in said
+
+
+def test_a_loss_is_named_as_a_model_is(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nets.py").write_text(
+        "import torch\n\ndef make():\n    return torch.nn.Linear(64, 64), (torch.randn(8, 64),)\n"
+        "def loss(out):\n    return out.square().mean()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+
+    def said(loss: str, status: int = 0) -> str:
+        given = ["fit", "--model", "nets.py:make", "--device", "v100", "-m", "1MB", "--no-largest", "--loss", loss]
+        found = CliRunner().invoke(command_line, given, env={"COLUMNS": "200"})
+        assert found.exit_code == status, found.output
+        return found.output
+
+    assert "no loss was given" not in said("nets.py:loss")
+    model, x = nn.Linear(64, 64), torch.randn(8, 64)
+    asked: dict[str, Any] = {"memory": "1MB", "device": "v100", "largest": False}
+    of_results = memsched.torch.fit(model, (x,), loss=lambda out: out.square().mean(), **asked)
+    named = fit_spec("nets.py:make", loss="nets.py:loss", **asked)
+    assert replace(named, assumed=()) == replace(of_results, assumed=())
+    assert "the module 'nets' has no function 'los'; near: loss" in said("nets.py:los", 2)
+    assert "the loss 'net.py:loss' names the file 'net.py', which is not here" in said("net.py:loss", 2)
+    assert "the loss 'nowhere:loss' names no module 'nowhere'" in said("nowhere:loss", 2)
+    assert "the loss is 'cross_entropy'; write my.module:function or file.py:function" in said("cross_entropy", 2)
+    assert "the loss is 'torchvision:resnet18'; write my.module:function" in said("torchvision:resnet18", 2)

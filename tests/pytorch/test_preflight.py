@@ -483,8 +483,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeyp
     document = json.loads(capsys.readouterr().out)
     assert document == fit_spec("own:make", device="v100", memory="600kB", optimizer="adamw", largest=False).to_json()
     assert document["assumed"] == [
-        "no loss was given, and none is counted; name a function that returns a model with its loss, as in "
-        "--model FILE.py:make"
+        "no loss was given, and none is counted; give --loss FILE.py:FUNCTION, or a model that returns it"
     ]
     assert not document["fits"]
     assert document["ways"][0]["name"] == "plain"

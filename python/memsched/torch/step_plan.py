@@ -26,6 +26,7 @@ from memsched.torch.compiled.plan import (
     CompiledPlan,
 )
 from memsched.torch.compiled.private import without_logs
+from memsched.torch.compiled.scaling import Scaling
 from memsched.torch.compiled.update_checks import check_parameters
 from memsched.torch.compiled.updates import Updates
 from memsched.torch.errors import check_arguments, told
@@ -73,8 +74,10 @@ class StepPlan(ShowsResult):
         plan: CompiledPlan,
         known: dict[str, Document],
         updates: Updates | None = None,
+        scaling: Scaling | None = None,
     ) -> None:
         self.result, self.plan = result, plan
+        self._scaling = scaling
         self._model, self._loss, self._options, self._known = model, loss, options, known
         self._device, self._rounds = device_of(model), isinstance(result.problem, GraphFamily)
         self._like = _described(given)
@@ -126,6 +129,9 @@ class StepPlan(ShowsResult):
             kind = type(self._updates.optimizer).__name__
             most = self._updates.how.max_norm
             clipped = "" if most is None else f"; gradients are clipped to a norm of {most:g} of all"
+            clipped += (
+                "" if self._scaling is None else "; the loss is scaled, and updates are left out if some are infinite"
+            )
             updates = [f"\nwhat is updated\n  {len(self._updates.places)} of {learning} parameters, by {kind}{clipped}"]
         if self.waiting is not None:
             waiting, unit = self.waiting.result, unit_written(self.result.device)
@@ -196,9 +202,7 @@ class StepPlan(ShowsResult):
             if self._updates is not None and self._updates.how.updates:
                 if updates is None:
                     updates = self._updates.copy()
-                    if (most := updates.how.max_norm) is not None:
-                        updates.norm = torch.nn.utils.clip_grad_norm_(model.parameters(), most)
-                    updates.optimizer.step()
+                    updates.plain_step(model)
                 updated = updates.after(model)
                 learning = {name: one for name, one in learning.items() if id(one) not in self._updates.parameters}
             gradients = {name: one.grad for name, one in learning.items()}
@@ -287,10 +291,12 @@ class StepPlan(ShowsResult):
             del args, kwargs
             if self._rounds:
                 value = value * (batch / whole)
+            end = value if self._scaling is None else self._scaling.scaled(value)
             if own is None:
-                value.backward()
+                end.backward()
             else:
-                backward_aside([value], None, own=lambda leaf: id(leaf) in own)
+                backward_aside([end], None, own=lambda leaf: id(leaf) in own)
+            del end
             total = value.detach() if total is None else total + value.detach()
             del value
         assert total is not None

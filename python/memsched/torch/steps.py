@@ -29,7 +29,8 @@ from memsched.torch.compiled.plan import (
     timed,
 )
 from memsched.torch.compiled.private import graph_breaks, without_logs
-from memsched.torch.compiled.update_checks import updates_of
+from memsched.torch.compiled.scaling import Scaling
+from memsched.torch.compiled.update_checks import scaling_of, updates_of
 from memsched.torch.compiled.updates import How, Updates
 from memsched.torch.errors import CaptureError, told
 from memsched.torch.step_plan import Given, StepPlan, given_to
@@ -54,6 +55,7 @@ def plan_step(
     update: bool = False,
     max_norm: float | None = None,
     accumulate: bool = False,
+    scaler: torch.amp.GradScaler | None = None,
 ) -> StepPlan:
     """Fit a training step, forward and loss and backward, into a memory budget.
 
@@ -85,7 +87,6 @@ def plan_step(
         The batch may be split.
     update : bool
         The step updates the parameters by `optimizer`, one of torch.optim whose updates do not depend on each other.
-        A GradScaler cannot come between.
     max_norm : float, optional
         With `update=True`, gradients are clipped as `torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)` does
         it. All updates then wait for the last gradient. `StepPlan.norm` is the norm of the last step.
@@ -93,6 +94,10 @@ def plan_step(
         With `update=True`, gradients of several micro-batches may add up: all but the last run by
         `StepPlan.accumulate`, which is planned for the same budget, and `StepPlan.step` adds to what waits. All
         gradients then count, also while none waits.
+    scaler : torch.amp.GradScaler, optional
+        The loss is scaled by it. With `update=True`, gradients are unscaled before they are clipped, all updates wait
+        to see whether each gradient is finite, and are left out if one is not; then the scaler is updated. Without,
+        scaled gradients are in `.grad`, for `scaler.step(optimizer)`.
 
     Returns
     -------
@@ -126,8 +131,11 @@ def plan_step(
     loss = own_loss if loss is None else loss
     if not isinstance(rounds, bool):
         raise InvalidInputError(f"rounds is {rounds!r}; give True or False: the planner decides how many there are")
-    how = _how(update, max_norm, accumulate)
-    updates = updates_of(model, optimizer, update=update, rounds=rounds, planner=planner, how=how) if update else None
+    scaling = scaling_of(scaler, device_of(model))
+    how = _how(update, max_norm, accumulate, scaled=scaling is not None)
+    updates = None
+    if update:
+        updates = updates_of(model, optimizer, scaling, update=update, rounds=rounds, planner=planner, how=how)
     options = options_of(
         model,
         budget=budget,
@@ -140,13 +148,13 @@ def plan_step(
         optimizer=optimizer if updates is None else updates.state_bytes,
     )
     with told(model, *given, loss=loss):
-        steps = _Steps(model, given, loss, options, updates)
+        steps = _Steps(model, given, loss, options, updates, scaling)
         if rounds:
             return steps.planned_in_rounds()
         return steps.planned_to_accumulate() if how.adds else steps.planned()
 
 
-def _how(update: bool, max_norm: float | None, accumulate: bool) -> How:
+def _how(update: bool, max_norm: float | None, accumulate: bool, *, scaled: bool) -> How:
     """What the step does with its gradients."""
     if not isinstance(accumulate, bool):
         raise InvalidInputError(f"accumulate is {shown(accumulate)}; give True or False")
@@ -159,7 +167,7 @@ def _how(update: bool, max_norm: float | None, accumulate: bool) -> How:
     norm = None if max_norm is None else checks.as_float(max_norm)
     if norm is not None and not norm >= 0:
         raise InvalidInputError(f"max_norm is {shown(max_norm)}; it must be a number >= 0, where inf only measures")
-    return How(norm, adds=accumulate)
+    return How(norm, adds=accumulate, scaled=scaled)
 
 
 def own_loss(result: Any) -> torch.Tensor:
@@ -180,8 +188,10 @@ class _Steps:
         loss: Loss,
         options: Options,
         updates: Updates | None = None,
+        scaling: Scaling | None = None,
     ) -> None:
         self._model, self._given, self._loss, self._options, self._updates = model, given, loss, options, updates
+        self._scaling = scaling
         self._name = type(model).__name__
         self._timed: dict[int, Timed] = {}
         self._looks: dict[int, Look] = {}
@@ -190,13 +200,14 @@ class _Steps:
         """Of the whole batch at once, beside gradients from before; and of a step whose gradients wait."""
         assert self._updates is not None
         made, updates = self.planned(), self._updates
-        waiting = Updates(updates.optimizer, how=replace(updates.how, max_norm=None, updates=False))
+        waiting = Updates(updates.optimizer, how=replace(updates.how, max_norm=None, updates=False, scaled=False))
         waiting.names = updates.names
         for there in (made.on_host, made.states):
             held = updates.state_bytes - sum(there.values())
             options = replace(self._options, budget=made.result.schedule.budget, optimizer=held)
             try:
-                made.wait_by(_Steps(self._model, self._given, self._loss, options, waiting).planned(), there)
+                steps = _Steps(self._model, self._given, self._loss, options, waiting, self._scaling)
+                made.wait_by(steps.planned(), there)
                 break
             except InfeasibleError:  # with all states on the host, perhaps
                 if there == made.states or slowest(made.result.device) == 0:
@@ -222,7 +233,7 @@ class _Steps:
         key = key_of_step(made.result.graph, options, device_of(self._model))
         known = {key: document}
         of = self._model, self._loss, self._given, options
-        return StepPlan(*of, made.result, made, known, self._updates)
+        return StepPlan(*of, made.result, made, known, self._updates, self._scaling)
 
     def planned_in_rounds(self) -> StepPlan:
         """Of a batch that may be split."""
@@ -238,7 +249,7 @@ class _Steps:
             document = {**found.facts, **described(result)}
             known[key_of_step(found.graph, options, device_of(self._model))] = document
             made = adopted(found.graph, document, memory, self._looks[batch].resident)
-        return StepPlan(self._model, self._loss, self._given, options, result, made, known)
+        return StepPlan(self._model, self._loss, self._given, options, result, made, known, None, self._scaling)
 
     def _family(self) -> GraphFamily:
         """All batches; where a single sample runs other operations than many, the equal parts that run the same."""

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from memsched.errors import InternalError
-from memsched.torch.compiled import copies, randomness, updates
+from memsched.torch.compiled import copies, randomness, update_calls
 from memsched.torch.compiled.as_graph import LEAVE, Step, held_storages, name_of, state_name
 from memsched.torch.compiled.joint import Joint
 from memsched.torch.compiled.layouts import laid, order_of
@@ -125,7 +125,7 @@ class _Half:
         (verb, name), *_ = step.items()
         if name in self.writer.updates:
             serial, place, *_ = self.writer.updates[name].args
-            self._call(updates.TRAVEL[verb], (serial, place), None)
+            self._call(update_calls.TRAVEL[verb], (serial, place), None)
             return
         storage = self.writer.storages.get(name)
         if storage is None:  # a tensor without bytes that only keeps an order

@@ -9,13 +9,48 @@ from typing import Any
 import torch
 
 from memsched.errors import InvalidInputError, shown
+from memsched.torch.compiled.scaling import Scaling
 from memsched.torch.compiled.updates import How, Updates, form_of
 from memsched.torch.optimizer_state import called_around, check_owner, trained_by
 
+_OF_SCALER = ("scale", "unscale_", "step", "update", "get_scale", "_unscale_grads_", "_maybe_opt_step")
 _TOGETHER = (torch.optim.LBFGS, torch.optim.SparseAdam)  # whose step needs all gradients, or sparse ones
 
 
-def updates_of(model: torch.nn.Module, optimizer: Any, *, update: Any, rounds: bool, planner: str, how: How) -> Updates:
+def scaling_of(scaler: Any, device: torch.device) -> Scaling | None:
+    """What scales a loss on a device; None if nothing does.
+
+    Raises
+    ------
+    InvalidInputError
+        It is no scaler of PyTorch's.
+    """
+    if scaler is None:
+        return None
+    if not isinstance(scaler, torch.amp.GradScaler):
+        raise InvalidInputError(f"scaler is {shown(scaler)}; give a torch.amp.GradScaler, or leave it out")
+    if any(getattr(type(scaler), name) is not getattr(torch.amp.GradScaler, name) for name in _OF_SCALER):
+        kind = type(scaler).__name__
+        raise InvalidInputError(f"scaler is a {kind}, which does otherwise than torch.amp.GradScaler; give one of that")
+    if not scaler.is_enabled():
+        return None
+    if (planned := torch.device(getattr(scaler, "_device", device)).type) != device.type:
+        raise InvalidInputError(
+            f"scaler is one for {planned}, and the model is on {device.type}; make it for {device.type!r}"
+        )
+    return Scaling(scaler)
+
+
+def updates_of(
+    model: torch.nn.Module,
+    optimizer: Any,
+    scaling: Scaling | None = None,
+    *,
+    update: Any,
+    rounds: bool,
+    planner: str,
+    how: How,
+) -> Updates:
     """The updates of a step that is to be planned with them.
 
     Raises
@@ -46,13 +81,27 @@ def updates_of(model: torch.nn.Module, optimizer: Any, *, update: Any, rounds: b
             "used them; plan with update=False"
         )
     check_owner(optimizer, model)
-    updates = Updates(optimizer, how=how)
+    if scaling is not None:
+        _check_scaled(optimizer)
+    updates = Updates(optimizer, how=how, scaling=scaling)
     updates.names = {name: (id(one), one.requires_grad) for name, one in model.named_parameters()}
     check_parameters(model, updates)
     for place, one in enumerate(trained_by(optimizer)):
         if one.requires_grad:
             updates.cost(place)  # now: while PyTorch compiles, optimisers take other formulas
     return updates
+
+
+def _check_scaled(optimizer: torch.optim.Optimizer) -> None:
+    """Refuse what a GradScaler does not unscale, or lets the optimiser unscale by itself."""
+    if any(group.get("fused") for group in optimizer.param_groups):
+        raise InvalidInputError("scaler is given and the optimizer is fused, which unscales by itself; make it without")
+    for one in trained_by(optimizer):
+        if one.dtype == torch.float16 or not one.dtype.is_floating_point:
+            raise InvalidInputError(
+                f"scaler is given and a parameter of shape {tuple(one.shape)} is {one.dtype}, whose gradients it does "
+                "not unscale; train float32 under torch.autocast, or leave the scaler out"
+            )
 
 
 def check_parameters(model: torch.nn.Module, updates: Updates) -> None:

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from memsched.torch.compiled.clipping import norm_of, norm_of_all
+from memsched.torch.compiled.clipping import norm_of_all
 from memsched.torch.compiled.joint import UPDATE, address
 from memsched.torch.compiled.private import grouped_by_type
 from memsched.torch.compiled.sizes import WORKSPACE
-from memsched.torch.compiled.updates import Updates, add, common_factor, update
+from memsched.torch.compiled.update_calls import add, common_factor, seen, update
+from memsched.torch.compiled.updates import Updates
 from memsched.torch.errors import CaptureError
 from memsched.torch.nests import tensors_of
 
@@ -72,28 +73,30 @@ def write_updates(joint: fx.GraphModule, results: int, inputs: Sequence[Any], up
         found[place] = _Gradient(place, gradient, node, parameter.nbytes, last, laid_out, others or not laid_out)
         returned[at] = None
     factor = None
-    if updates.how.max_norm is not None and found:
-        factor = _clip_factor(graph, updates, [found[place] for place in updates.in_model(found)])
-        updates.note_norm(factor.meta["val"])
+    if updates.how.waits and found:
+        factor = _common_factor(graph, updates, [found[place] for place in updates.in_model(found)])
+        if updates.how.max_norm is not None:
+            updates.note_norm(factor.meta["val"])
     order = {node: k for k, node in enumerate(graph.nodes)}
     added = factor is not None and updates.how.adds
     for place, one in found.items():
         waited = [factor] if factor is not None else []
         last = max([*one.last, *waited], key=order.__getitem__)
-        seen, copied = updates.cost(place), one.copied and not added
+        cost, copied = updates.cost(place), one.copied and not added
         with graph.inserting_after(last):
             args = updates.serial, place, one.parameter, None if added else one.node, copied, *waited
             made = _call(graph, update, args, f"update_{place}", like=one.node)
         # With gradients from before no copy is made, or it is resident as they are.
         copy = one.nbytes if copied and not updates.how.adds else 0
-        made.meta[UPDATE] = replace(seen, place=place, workspace=seen.workspace + copy)
+        made.meta[UPDATE] = replace(cost, place=place, workspace=cost.workspace + copy)
         order[made] = order[last]
     output.args = (tuple(returned),)
 
 
-def _clip_factor(graph: fx.Graph, updates: Updates, gradients: Sequence[_Gradient]) -> fx.Node:
-    """Add the norm of each gradient after it, and what all are clipped by, for which updates wait."""
+def _common_factor(graph: fx.Graph, updates: Updates, gradients: Sequence[_Gradient]) -> fx.Node:
+    """Add what is seen of each gradient after it, such as its norm, and what all are clipped by, after all of these."""
     norms, order = [], {node: k for k, node in enumerate(graph.nodes)}
+    copied = updates.how.scaled and updates.how.max_norm is not None  # before it is unscaled
     for one in gradients:
         if updates.how.adds:
             last = max(one.last, key=order.__getitem__)
@@ -103,18 +106,18 @@ def _clip_factor(graph: fx.Graph, updates: Updates, gradients: Sequence[_Gradien
             made.meta[UPDATE] = updates.cost_of_adding(one.place, calls=2)
         else:
             with graph.inserting_after(one.node):
-                alike = one.node, None if one.laid_out else one.parameter
-                made = _call(graph, norm_of, alike, f"norm_of_{one.node.name}", like=one.node)
-            made.meta[WORKSPACE] = 0 if one.laid_out else one.nbytes
-        made.meta["val"] = norm_of(one.node.meta["val"], None)
+                alike = updates.serial, one.node, None if one.laid_out else one.parameter
+                made = _call(graph, seen, alike, f"norm_of_{one.node.name}", like=one.node)
+            made.meta[WORKSPACE] = 0 if one.laid_out and not copied else one.nbytes
+        made.meta["val"] = updates.example(one.node.meta["val"])
         norms.append(made)
     order = {node: k for k, node in enumerate(graph.nodes)}
     norms = [norms[k] for k in grouped_by_type([one.node.meta["val"] for one in gradients])]
     with graph.inserting_after(max(norms, key=order.__getitem__)):
         found = graph.create_node("call_function", common_factor, (updates.serial, norms), name="clip_factor")
     examples = [node.meta["val"] for node in norms]
-    found.meta["val"] = norm_of_all(examples)
-    found.meta[WORKSPACE] = (len(norms) + _NUMBERS) * found.meta["val"].nbytes
+    found.meta["val"] = norm_of_all([one.flatten()[0] for one in examples])
+    found.meta[WORKSPACE] = (examples[0].numel() * len(norms) + _NUMBERS) * found.meta["val"].nbytes
     return found
 
 

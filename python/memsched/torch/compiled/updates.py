@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch import fx
 
 from memsched.errors import MemschedError
 from memsched.result import Result
 from memsched.torch.compiled.clipping import factor_of, norm_of, norm_of_all
 from memsched.torch.compiled.joint import Update, states_called
 from memsched.torch.compiled.private import is_autocast_on
+from memsched.torch.compiled.scaling import FIGURES, SCALE_BYTES, Scaling
 from memsched.torch.compiled.states import Travelling, states_in
 from memsched.torch.compiled.update_costs import SMALL, UpdateCosts
 from memsched.torch.nests import tensors_of
@@ -31,7 +31,7 @@ from memsched.torch.optimizer_state import distinct_bytes, trained_by
 
 _NORM = 8  # bytes, at most
 _SERIAL = itertools.count()
-_KNOWN: weakref.WeakValueDictionary[int, Updates]  # by serial number
+KNOWN: weakref.WeakValueDictionary[int, Updates]  # by serial number
 _TRAVELS: weakref.WeakKeyDictionary[torch.optim.Optimizer, dict[int, Travelling]]
 # Of each optimiser, by place: what has a good copy on the host. All plans of an optimiser share it.
 
@@ -50,6 +50,12 @@ class How:
     max_norm: float | None = None  # of all together: larger ones are clipped
     adds: bool = False  # to gradients that wait from steps before
     updates: bool = True  # by the optimiser; else they wait
+    scaled: bool = False  # they are multiples of what they stand for, and may be infinite
+
+    @property
+    def waits(self) -> bool:
+        """Whether updates wait for what all gradients are like."""
+        return self.max_norm is not None or self.scaled
 
 
 class Updates:
@@ -64,8 +70,9 @@ class Updates:
         *,
         looked_at: Updates | None = None,
         how: How = How(),  # it is frozen
+        scaling: Scaling | None = None,
     ) -> None:
-        self.optimizer = optimizer
+        self.optimizer, self.scaling = optimizer, scaling
         self.how: How = how if looked_at is None else looked_at.how
         self.norm: torch.Tensor | None = None  # of the gradients of the last step, before they were clipped
         self.norm_type: torch.dtype | None = None
@@ -79,7 +86,7 @@ class Updates:
         self.planned: set[int] = set()  # places whose states are tensors of the plan
         self.border: Mapping[int, str] | None = None  # where states are between steps, by place; None: as a plan says
         self._travels = _TRAVELS.setdefault(optimizer, {})
-        self._costs = UpdateCosts(optimizer, self.how.max_norm is not None)
+        self._costs = UpdateCosts(optimizer, self.how.waits)
         self._original = looked_at or self
         if looked_at is not None:  # a loss that is no part of the model has its parameters in their place
             self._places |= looked_at._places
@@ -88,11 +95,15 @@ class Updates:
         self._step, self._told = inspect.unwrap(type(optimizer).step), False
         self._entered = 0  # forwards in the present step
         self._serial = next(_SERIAL)
-        _KNOWN[self._serial] = self
+        KNOWN[self._serial] = self
 
     def _parameter(self, place: int) -> tuple[torch.Tensor, dict[str, Any]]:
         number, parameter = self._trained[place]
         return parameter, self.optimizer.param_groups[number]
+
+    @property
+    def _device(self) -> torch.device:
+        return self._parameter(0)[0].device
 
     # What generated code calls, and what is called around it.
 
@@ -145,6 +156,7 @@ class Updates:
     def state_bytes(self) -> int:
         """Of the states of all parameters, once they are there."""
         found = _NORM if self.how.max_norm is not None else 0  # that of the last step
+        found += SCALE_BYTES if self.scaling is not None else 0
         for place, one in enumerate(trained_by(self.optimizer)):
             if (state := self._state(place)) or not one.requires_grad:
                 there = (k for k in tensors_of(state) if k.dim() > 0 or k.device.type == one.device.type)
@@ -160,7 +172,8 @@ class Updates:
         Parameters that have none get those of a first step.
         """
         memo: dict[int, Any] = {id(one): one for one in trained_by(self.optimizer)}
-        made = Updates(copy.deepcopy(self.optimizer, memo), how=self.how)
+        scaling = None if self.scaling is None else self.scaling.copy(self._device)
+        made = Updates(copy.deepcopy(self.optimizer, memo), how=self.how, scaling=scaling)
         made.planned, made.names, made._costs = self.planned, self.names, self._costs
         made.border = self.border
         made.norm_type, made.places = self.norm_type, self.places
@@ -182,6 +195,8 @@ class Updates:
     def after(self, model: torch.nn.Module) -> dict[str, torch.Tensor]:
         """Copies of the parameters and of their states as they are, by names of both."""
         found: dict[str, torch.Tensor] = {} if self.norm is None else {"norm of gradients": self.norm}
+        if self.scaling is not None:
+            found["scale of the loss"] = torch.tensor(self.scaling.scaler.get_scale())
         self.home()
         for name, one in model.named_parameters():
             if id(one) in self._places:
@@ -190,11 +205,26 @@ class Updates:
                 found |= {f"{k} of {name}": v.clone() for k, v in state.items() if isinstance(v, torch.Tensor)}
         return found
 
+    def plain_step(self, model: torch.nn.Module) -> None:
+        """What a training loop does after its backward."""
+        scaler = None if self.scaling is None else self.scaling.scaler
+        if self.how.max_norm is not None:
+            if scaler is not None:
+                scaler.unscale_(self.optimizer)
+            self.norm = torch.nn.utils.clip_grad_norm_(model.parameters(), self.how.max_norm)
+        if scaler is None:
+            self.optimizer.step()
+            return
+        scaler.step(self.optimizer)
+        scaler.update()
+
     def begin(self) -> None:
         """A step begins."""
         self._told, self._entered = False, 0
         if self.norm is None and self.norm_type is not None:
-            self.norm = torch.zeros((), dtype=self.norm_type, device=self._parameter(0)[0].device)
+            self.norm = torch.zeros((), dtype=self.norm_type, device=self._device)
+        if self.scaling is not None:
+            self.scaling.begin(self._device)
         if _bring_back not in self.optimizer._optimizer_step_pre_hooks.values():
             self.optimizer.register_step_pre_hook(_bring_back)
 
@@ -236,6 +266,8 @@ class Updates:
                     f"{name} got a gradient that no update of the plan has seen: the step is not the one that was "
                     "planned, as where a parameter is trained or added to the optimizer later; plan it as it is now"
                 )
+        if self.scaling is not None:
+            self.scaling.end(self._device)
 
     def home(self, place: int | None = None) -> None:
         """Bring states back to the device: of one parameter, or all."""
@@ -271,6 +303,28 @@ class Updates:
                 parameter.grad = torch.empty_like(parameter).copy_(gradient) if copied else gradient
         return parameter.grad
 
+    def seen(self, gradient: torch.Tensor, like: torch.Tensor | None, *, own: bool = False) -> torch.Tensor:
+        """What all updates wait for of a gradient, laid out as another tensor if one is given; or of the `own` sum."""
+        if self.scaling is None or self.dry:
+            return self.example(gradient, like)
+        return self.scaling.figures(gradient, like, measured=self.how.max_norm is not None, own=own)
+
+    def example(self, gradient: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
+        """The same, of tensors without data, too."""
+        norm = norm_of(gradient, like)
+        return torch.stack([norm] * FIGURES) if self.how.scaled else norm
+
+    def factor(self, seen: Sequence[torch.Tensor]) -> torch.Tensor:
+        """By which all gradients are clipped; where they are not, some number."""
+        found = norm_of_all([one[0] for one in seen] if self.how.scaled else seen)
+        if self.dry:
+            return found
+        if self.scaling is not None:
+            self.scaling.decide(seen)
+        if self.norm is not None:
+            self.norm.copy_(found)
+        return found if self.how.max_norm is None else factor_of(found, self.how.max_norm)
+
     def update(self, place: int, factor: torch.Tensor | None) -> None:
         """Let the optimiser step one parameter, with the gradient that it has, times a factor."""
         parameter, group = self._parameter(place)
@@ -280,10 +334,14 @@ class Updates:
             if (travelling := self._travels.get(place)) is not None:
                 travelling.arrive(self._state(place))
                 del self._travels[place]
+            if self.scaling is not None and self.scaling.skips:
+                return
             _AT_WORK.add(id(self.optimizer))
             self.optimizer.param_groups = [{**group, "params": [parameter]}]
             with cast, torch.no_grad():
-                if factor is not None and parameter.grad is not None:
+                if self.scaling is not None and parameter.grad is not None and not self.how.adds:
+                    self.scaling.unscale(parameter.grad)
+                if self.how.max_norm is not None and parameter.grad is not None and factor is not None:
                     parameter.grad.mul_(factor)
                 if self._told and not group.get("fused"):
                     self._step(self.optimizer)
@@ -313,7 +371,7 @@ class Updates:
             self._travels[place].prefetch()
 
 
-_KNOWN = weakref.WeakValueDictionary()
+KNOWN = weakref.WeakValueDictionary()
 _AT_WORK = set[int]()  # optimisers that update by a plan, by identity
 
 
@@ -324,58 +382,6 @@ def _bring_back(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Non
 
 
 _TRAVELS = weakref.WeakKeyDictionary()
-
-
-# What generated code calls, of the optimiser with a serial number, for the parameter at a place.
-
-
-def update(
-    serial: int,
-    place: int,
-    parameter: torch.Tensor,
-    gradient: torch.Tensor | None,
-    copied: bool,
-    factor: torch.Tensor | None = None,
-) -> None:
-    """Without a gradient, the parameter has it."""
-    known = _KNOWN[serial]
-    if known.dry:
-        return
-    if gradient is not None:
-        known.add(place, parameter, gradient, copied)
-    if known.how.updates:
-        known.update(place, factor)
-
-
-def add(serial: int, place: int, parameter: torch.Tensor, gradient: torch.Tensor, copied: bool) -> torch.Tensor:
-    """Returns the norm of the sum."""
-    known = _KNOWN[serial]
-    return norm_of(gradient if known.dry else known.add(place, parameter, gradient, copied), None)
-
-
-@fx.has_side_effect
-def common_factor(serial: int, norms: Sequence[torch.Tensor]) -> torch.Tensor:
-    """By which all gradients are clipped."""
-    known, found = _KNOWN[serial], norm_of_all(norms)
-    if known.norm is not None:
-        known.norm.copy_(found)
-    return found if known.dry or known.how.max_norm is None else factor_of(found, known.how.max_norm)
-
-
-def offload(serial: int, place: int) -> None:
-    _KNOWN[serial].offload(place)
-
-
-def free(serial: int, place: int) -> None:
-    _KNOWN[serial].free(place)
-
-
-def prefetch(serial: int, place: int) -> None:
-    _KNOWN[serial].prefetch(place)
-
-
-TRAVEL = {"offload": offload, "free": free, "prefetch": prefetch}
-"""By the verb of a step, what moves states."""
 
 
 def form_of(optimizer: torch.optim.Optimizer) -> list[tuple[list[int], set[str]]]:
