@@ -153,3 +153,13 @@ def test_the_report_tells_of_states() -> None:
     assert "states           18.8 KiB of the optimiser" in report
     assert "of them on the host between steps" in report
     assert "what is updated\n  8 of 8 parameters, by AdamW" in report
+
+
+def test_an_optimizer_that_does_more_after_some_steps_is_planned_for_that() -> None:
+    """RAdam rectifies from its sixth step on, and needs more memory for it."""
+    model, x = mlp(), torch.randn(8, 24)
+    optimizer = torch.optim.RAdam(model.parameters(), lr=0.01)
+    plan = planned(model, x, optimizer)
+    for _ in range(7):
+        plan.step(x)
+    assert plan.verify(x).peak_memory <= plan.result.schedule.budget

@@ -23,6 +23,7 @@ from memsched.torch.nests import tensors_of
 from memsched.torch.optimizer_state import distinct_bytes, trained_by
 
 SMALL = 1e-3  # a gradient
+_LATER = 1000  # steps, after which an optimiser may do more: RAdam does from its sixth on
 
 
 class UpdateCosts:
@@ -41,7 +42,7 @@ class UpdateCosts:
         return self._known[key]
 
     def _looked_at(self, parameter: torch.Tensor, group: Mapping[str, Any]) -> Update:
-        """From two updates of its like without data: the first makes the state."""
+        """From updates of its like without data: the first makes the state, and the last is one of long after."""
         try:
             return self._stepped(parameter, group, FakeTensorMode(allow_non_fake_inputs=True))
         except Exception:  # of any kind: it asks for values, as Adafactor does, or mixes such tensors with others
@@ -63,7 +64,10 @@ class UpdateCosts:
                 kind: Any = {"dtype": parameter.dtype, "device": parameter.device}
                 like = torch.nn.Parameter(torch.empty_strided(size, stride, **kind).fill_(1.0))
                 trial.param_groups = [{**group, "params": [like]}]
-                for _ in range(2):
+                workspace = 0
+                for turn in range(3):
+                    if turn == 2 and isinstance(count := trial.state[like].get("step"), torch.Tensor):
+                        count.add_(_LATER)
                     like.grad = torch.empty_strided(size, stride, **kind).fill_(SMALL)
                     held = [like, like.grad, *states_in(trial.state[like])]
                     with Meter(parameter.device.type) as meter, _Touched() as touched:
@@ -73,10 +77,11 @@ class UpdateCosts:
                             total = torch.ones((), dtype=parameter.real.dtype, device=parameter.device)
                             like.grad.mul_(total)
                         type(trial).step(trial)
+                    workspace = max(workspace, meter.peak - before if turn else 0)
             state = trial.state[like]
             large = states_in(state)
             scalars = [one for one in tensors_of(state) if one.dim() == 0 and one.device.type == parameter.device.type]
-            numbers, workspace = distinct_bytes(scalars), max(0, meter.peak - before)
+            numbers = distinct_bytes(scalars)
             return Update(0, distinct_bytes(large), numbers, workspace + numbers, touched.nbytes, touched.calls)
 
 
