@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import doctest
+import os
 import signal
 import subprocess
 import sys
@@ -380,3 +381,13 @@ def test_a_planner_above_one_that_it_includes_is_explained() -> None:
     assert "pofo lies above greedy at some memories: it may make the same plans" in words(plot_frontier([slow, greedy]))
     assert "lies above" not in words(plot_frontier([replace(slow, planner="rotor"), greedy]))
     assert "lies above" not in words(plot_frontier([POFO, ROTOR]))
+
+
+def test_a_backend_that_matplotlib_does_not_know_is_told(tmp_path: Path) -> None:
+    code = "import memsched as ms; ms.greedy(ms.Chain([1], [1], [4, 4]), 20, 1).plot('a.png')"
+    environment = {**os.environ, "MPLBACKEND": "Qt4Agg"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert "MemschedError: matplotlib.backends.backend_agg is installed but cannot be imported: " in done.stderr
+    assert "'Qt4Agg'" in done.stderr.splitlines()[-1]

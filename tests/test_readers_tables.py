@@ -368,6 +368,7 @@ def test_numbers_that_are_probably_in_other_units_are_told(times: float, size: s
         ({"forward_time": [None, "3 ms", "4"]}, "forward_time is '4' seconds, and other cells have a unit"),
         ({"forward_time": [None, "3 ms", 0], "activation": ["1kB", 0, "2 MB"]}, None),
         ({"forward_time": [None, "3 ms", 4e-3], "activation": ["1000", "2000", 103]}, None),
+        ({"activation": [4, "6,000,000", 5]}, None),
     ],
 )
 def test_a_forgotten_unit_is_told(cells: dict[str, list[Any]], told: str | None) -> None:

@@ -202,6 +202,17 @@ def test_an_executor_that_is_shut_down_is_told(tmp_path: Path) -> None:
         ms.sweep(CHAIN, ["greedy"], memory=["50%"], beta=[8e9], executor=mine, store=tmp_path / "a.sqlite")
 
 
+def test_whatever_an_executor_raises_is_told() -> None:
+    """As that of a Dask client that is closed does, with an error of its own."""
+
+    class Closed(ThreadPoolExecutor):
+        def submit(self, *args: Any, **kwargs: Any) -> Any:
+            raise ValueError("the client is closed")
+
+    with Closed(1) as mine, pytest.raises(ms.MemschedError, match=r"the executor broke \(the client is closed\)"):
+        ms.sweep(CHAIN, ["greedy"], memory=["50%"], beta=[8e9], executor=mine)
+
+
 def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     call = "ms.sweep('resnet18-224-b32', ['greedy'], memory=['50%'], executor='processes', store='a.sqlite')"

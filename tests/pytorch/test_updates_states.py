@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import warnings
+import weakref
 from typing import Any
 
 import pytest
@@ -163,3 +164,18 @@ def test_an_optimizer_that_does_more_after_some_steps_is_planned_for_that() -> N
     for _ in range(7):
         plan.step(x)
     assert plan.verify(x).peak_memory <= plan.result.schedule.budget
+
+
+def test_nothing_outlives_the_plan() -> None:
+    """What PyTorch compiled lives on, and held the optimiser, its states and all parameters."""
+
+    def trained() -> list[weakref.ref[Any]]:
+        model, x = mlp(), torch.randn(8, 24)
+        optimizer = torch.optim.AdamW(model.parameters())
+        plan = planned(model, x, optimizer)
+        plan.step(x)
+        return [weakref.ref(one) for one in (model, optimizer, plan, *model.parameters())]
+
+    found = trained()
+    gc.collect()
+    assert [one() for one in found] == [None] * len(found)

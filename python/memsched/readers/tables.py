@@ -235,7 +235,7 @@ def _warn_of_units(key: str, cells: Sequence[Any], found: Sequence[Any], table: 
 def _plain(cell: object) -> object:
     """A cell as a number, if it is written as one."""
     try:
-        return float(cell) if isinstance(cell, str) else cell
+        return float(cell.replace(",", "")) if isinstance(cell, str) else cell
     except ValueError:
         return None
 

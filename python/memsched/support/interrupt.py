@@ -104,5 +104,5 @@ def optional(module: str, missing: Exception) -> Any:
             return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise missing from error
-    except ImportError as error:  # for instance, there was no memory to map it
+    except (ImportError, ValueError) as error:  # no memory to map it; or MPLBACKEND names what matplotlib does not know
         raise type(missing)(f"{module} is installed but cannot be imported: {error}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -82,7 +83,10 @@ class StepPlan(ShowsResult):
         self._device, self._rounds = device_of(model), isinstance(result.problem, GraphFamily)
         self._like = _described(given)
         self._updates = updates
-        self._step = self._compiled(Group(options, known=known, updates=updates))
+        group = Group(options, known=known, updates=updates)
+        self._step = self._compiled(group)
+        # What PyTorch compiled lives on, until the process ends, and the optimiser need not.
+        weakref.finalize(self, setattr, group, "updates", None).atexit = False
 
     def __repr__(self) -> str:
         return f"StepPlan({self.result!r})"

@@ -138,7 +138,9 @@ class Drive:
             future = self._executor.submit(run, batch.work(self._here), BATCH_SECONDS, *stop)
         except BrokenExecutor as error:
             self._record(self._worker_died([(batch, error)]))
-        except (RuntimeError, OSError) as error:  # shut down, or unable to start a worker
+        except Exception as error:  # shut down, or unable to start a worker; those of others raise what they like
+            if self._owned and not isinstance(error, RuntimeError | OSError):
+                raise
             raise self._broken(error) from error
         else:
             self._flying[future] = batch
