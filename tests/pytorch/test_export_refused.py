@@ -154,3 +154,35 @@ def test_backward_is_told_what_it_cannot_do(tmp_path: Path) -> None:
         model.head.weight.mul_(2)
     with pytest.raises(RuntimeError, match="changed in place"):
         out.backward()
+
+
+class Counter(nn.Module):
+    """Changes a buffer, and then reads its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm, self.other = nn.Linear(8, 8), nn.BatchNorm1d(8), nn.BatchNorm1d(8)
+        self.register_buffer("kept", torch.ones(4, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.kept.mul_(2.0)
+        out: torch.Tensor = self.other(self.norm(self.linear(x * 1.5))) + self.kept.sin()
+        return out
+
+
+def test_memory_that_is_shared_later_is_refused(tmp_path: Path) -> None:
+    """The step would read its input after it has changed it, or keep two buffers where there is one."""
+    model, x = Counter(), torch.randn(4, 8)
+    planned(model, (x,)).export(tmp_path / "step.py", model, (x,))
+    program = Program(tmp_path / "step.py")
+    program.step(model, x, loss=lambda out: out.sum())
+    with pytest.raises(ValueError, match=r"the step changes kept, which now shares memory with input args\[0\]"):
+        program.step(model, model.kept, loss=lambda out: out.sum())
+    with torch.no_grad(), pytest.raises(RuntimeError, match="under no_grad or inference_mode: call it outside"):
+        program.step(model, x, loss=lambda out: out.sum())
+    model.other.running_mean = model.norm.running_mean
+    with pytest.raises(ValueError, match=r"the step changes (other|norm).running_mean, which now shares memory"):
+        program.step(model, x, loss=lambda out: out.sum())
+    model = Counter()
+    with pytest.raises(CaptureError, match="reads the memory of a parameter, a buffer or an input"):
+        planned(model, (model.kept.view(4, 8),)).export(tmp_path / "other.py", model, (model.kept.view(4, 8),))

@@ -76,7 +76,8 @@ def _followed(seen: Look, plan: CompiledPlan, document: Document, options: Optio
     """The plan, simulated and validated for the captured step, whatever graph its file has."""
     if plan.visits != 1 or form_of(seen.visits[0]) != form_in(plan.result.graph, ""):
         raise InvalidInputError(
-            "the step is not the one that was planned, as with inputs of other shapes; plan it as it is now"
+            "the step is not the one that was planned, as with other shapes of inputs or under another "
+            "autocast; plan it as it is now"
         )
     budget = plan.result.schedule.budget  # in bytes: a percentage was one of the step with its loss
     found = plan_for_another(seen.visits, [seen.returns], plan.resident, replace(options, budget=budget), document)
@@ -218,6 +219,9 @@ def _tables(joint: Joint, takes: Sequence[End], model: torch.nn.Module, given: A
     same = [(name, first.setdefault(id(one), name)) for name, one in named]
     yield "# Names of the same tensor."
     yield from table("TIED", {quoted(name): quoted(one) for name, one in same if name != one and one in read})
+    written = [takes[k].name for k in sorted(set(joint.new_values.values()))]
+    yield "# Buffers that the step changes."
+    yield from table("WRITTEN", {quoted(name): "True" for name in written})
     quiet = [quoted(name) for name, module in model.named_modules() if not module.training]
     yield f"EVAL = [{', '.join(quiet)}]  # modules in eval mode"
     yield f"COUNT = {len(list(model.parameters()))}  # of the model's parameters"

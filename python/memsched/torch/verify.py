@@ -92,7 +92,8 @@ def verified(
                     found = tried(step)
         if [_followed(other) for other in one.plans()[-1:]] != [_followed(plan)]:
             raise MemschedError(
-                "the step is not the one that was planned, as with inputs of other shapes; plan it as it is now"
+                "the step is not the one that was planned, as with other shapes of inputs or under another "
+                "autocast; plan it as it is now"
             )
         peak = max(peak, plan.process_bytes(meter.peak))
         different = first_difference(expected, found)

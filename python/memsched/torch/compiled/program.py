@@ -219,6 +219,13 @@ def check_model(model, tensors):
     for name, other in TIED.items():
         if tensors.get(name) is not tensors.get(other):
             raise ValueError(f"{name} and {other} must be one tensor, as when the step was planned")
+    read = {*PARAMS, *BUFFERS, *(f"input {name}" for name in INPUTS)}
+    memory = {name: tensors[name].untyped_storage()._cdata for name in read if name in tensors}
+    for name in WRITTEN:
+        for other in read:
+            same = other in memory and memory[other] == memory.get(name)
+            if same and TIED.get(other, other) != TIED.get(name, name):
+                raise ValueError(f"the step changes {name}, which now shares memory with {other}")
     for name, module in model.named_modules():
         if module.training == (name in EVAL):
             now = "training" if module.training else "eval"
@@ -246,6 +253,8 @@ def step(model, *inputs, loss=None):
     `loss` takes what `run` returns and gives one number. Without it, the model's first result is
     the loss.
     """
+    if not torch.is_grad_enabled():
+        raise RuntimeError("a step is taken under no_grad or inference_mode: call it outside")
     found = run(model, *inputs)
     if loss is not None:
         value = loss(found)
