@@ -184,6 +184,23 @@ def test_with_enough_memory_the_searches_move_nothing(case: tuple[ms.Graph, ms.D
         assert result.optimal
 
 
+@FEW
+@given(case=cases(), planner=st.sampled_from(["pooch", "swap_opt", "swap_all", "tflms", "vdnn_sync"]))
+def test_weights_may_go_after_their_last_use_as_inputs_do(case: tuple[ms.Graph, ms.Device], planner: str) -> None:
+    """They stayed to the end: without a link there was no plan in the memory of the plain run."""
+    document = case[0].to_json()
+    weights = [{**one, "role": "weight"} if one["role"] == "input" else one for one in document["tensors"]]
+    graph = ms.Graph.from_json({**document, "tensors": weights})
+    assert ms.peak_memory(graph) == ms.peak_memory(case[0])
+    found = []
+    for one in (graph, case[0]):
+        try:
+            found.append(run(planner, one, "100%", 0).makespan)
+        except ms.InfeasibleError as error:
+            found.append(error.min_memory)
+    assert found[0] == found[1]
+
+
 def refused(result: ms.Result, steps: list[dict[str, Any]], budget: int | None = None) -> None:
     """Neither the validator nor the simulator takes the steps."""
     schedule = ms.Schedule(

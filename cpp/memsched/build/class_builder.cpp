@@ -19,9 +19,8 @@ ClassBuilder::ClassBuilder(const Graph& graph)
         Fact& known = facts_[t];
         const Role role = graph.tensors()[t].role;
         known.bytes = graph.tensors()[t].bytes;
-        known.stays = role == Role::weight || lifetimes_.last_use[t] < 0 ||
-                      lifetimes_.empty[t]; // nothing is gained by dropping it
-        known.input = role == Role::input;
+        known.stays = lifetimes_.last_use[t] < 0 || lifetimes_.empty[t]; // nothing is gained by dropping it
+        known.input = role == Role::input || role == Role::weight;
         known.uses = uses_[t];
         if (lifetimes_.last_use[t] >= turn) {
             last_read_[at(lifetimes_.last_use[t])].push_back(static_cast<TensorId>(t));

@@ -49,7 +49,7 @@ class ClassBuilder {
     struct Fact {
         Bytes bytes = 0;
         bool map = false;
-        bool stays = false; // a weight, or a result that no op reads
+        bool stays = false; // a result that no op reads
         bool input = false; // on the device from the start; stays while something may be recomputed
         IdLists::Ids uses;  // its backward readers
     };
