@@ -9,11 +9,10 @@ from bench.common import Row
 from bench.goals_report import percent
 from bench.papers.page import Parts
 from bench.papers.pooch2019_classes import claim_classes, claim_crossed
-from bench.papers.pooch2019_figures import size_name
+from bench.papers.pooch2019_figures import MEMORY, size_name
 from bench.papers.pooch2019_rows import X86, losses, of, pairs, ratios, span, where
 from bench.papers.verdict import THEIRS, Cases, Claim, Figure, Ordering, Runs, Setting
 
-MEMORY = 16e9
 LITTLE = 1.05  # our reading of "close" and "little"
 RARELY = 10.0  # percent, our reading of "rarely"
 MOST_SUBSETS = 25  # maps of which all subsets can be searched

@@ -8,11 +8,12 @@ from typing import Any
 
 from bench.common import Row
 from bench.papers.europar2020 import BOUND, STYLES
-from bench.papers.modnn2018_figures import Curve, bar_panels, line_panels
+from bench.papers.modnn2018_figures import Curve, bar_panels, line_panels, plotter, save
 
 STEPS = ("w/o scheduling", "swap-all", "swap-opt", "PoocH")
 BASELINES = ("PoocH", "swap-opt", "AUTOSWAP", "TFLMS", "vDNN")
 FOREIGN = "POWER9 classes"
+MEMORY = 16e9  # of the GPU
 LINES: dict[str, dict[str, Any]] = {
     "bound": {**BOUND, "markersize": 0, "label": "compute bound"},
     "in-core": {"color": "#D55E00", "linewidth": 0, "markersize": 5, "marker": "s"},
@@ -78,6 +79,27 @@ def against_size(parts: dict[str, list[Row]], network: str, path: Path, title: s
     line_panels(path, title, panels, LINES, x_label, y_label, columns=2, from_zero=True)
 
 
+def memory_bars(parts: dict[str, list[Row]], path: Path) -> None:
+    """Figures 3 and 4: what the plain run holds, and the memory of the GPU."""
+    panels = (("resnet50", "ResNet-50", "batch"), ("resnext101_3d", "ResNeXt-101 (3D), one clip", "size of the clip"))
+    link = links_of(parts["speeds"])[0]  # the plain run uses none
+    picture, grid = plotter().subplots(1, len(panels), figsize=(9.2, 3.1), layout="constrained")
+    for axes, (network, title, label) in zip(grid, panels, strict=True):
+        rows = own_rows(parts["speeds"], network, link)
+        held = [row["memory"] / 1e9 for row in rows]
+        bars = axes.bar([size_name(row) for row in rows], held, color=STYLES["dynprog"]["color"], width=0.7)
+        axes.bar_label(bars, [f"{one:.3g}" for one in held], fontsize=7, padding=1)
+        axes.axhline(MEMORY / 1e9, color="#D55E00", linestyle="--", linewidth=1, label="memory of the GPU")
+        axes.tick_params(labelsize=7)
+        axes.tick_params(axis="x", labelrotation=30)
+        axes.set_title(title, fontsize=9)
+        axes.set_xlabel(label, fontsize=8)
+        axes.set_ylabel("GB", fontsize=8)
+        axes.margins(y=0.12)
+    grid[0].legend(fontsize=7, frameon=False, loc="upper left")
+    save(picture, path)
+
+
 def pictures(parts: dict[str, list[Row]], folder: Path) -> list[tuple[str, str, str]]:
     """Draw everything; (file, what it shows, figures of the paper)."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -96,7 +118,9 @@ def pictures(parts: dict[str, list[Row]], folder: Path) -> list[tuple[str, str, 
     panels = [(link_name(link), lines_of(own_rows(rows, "resnet50", link), BASELINES)) for link in links_of(rows)]
     title = "ResNet-50, plans that only swap, and PoocH"
     line_panels(folder / "baselines.png", title, panels, LINES, "batch", "images / s", columns=2, from_zero=True)
+    memory_bars(parts, folder / "memory.png")
     return [
+        ("memory.png", "What the plain run needs", "3 and 4"),
         ("steps.png", "What each step brings", "15 and 16"),
         ("resnet50.png", "ResNet-50 against the batch", "17 and 18"),
         ("alexnet.png", "AlexNet against the batch", "19 and 20"),
