@@ -185,10 +185,19 @@ def pictures(parts: dict[str, list[Row]], folder: Path) -> list[tuple[str, str, 
         "overhead (%)",
         columns=2,
     )
+    speeds = []
+    for link in sorted({row["link"] for row in parts["gpus"]}, reverse=True):
+        own = {row["network"]: row for row in parts["gpus"] if row["link"] == link}
+        bars = {"ideal case on one GPU": [1.0] * len(names)}
+        for label, keys in (("moDNN on one GPU", ("one",)), ("moDNN on two GPUs", ("two", "exchange"))):
+            bars[label] = [own[name]["ideal"] / sum(own[name][key] for key in keys) for name in names]
+        speeds.append((f"{link / 1e9:g} GB/s", bars))
+    bar_panels(folder / "gpus.png", "Speed over the ideal case on one GPU", speeds, names)
     return [
         ("memory.png", "Memory requirement", "6"),
         ("main.png", "Overhead and bytes moved with 12 GiB", "7"),
         ("budgets.png", "Time against memory", "8"),
+        ("gpus.png", "Two GPUs that share a bus", "9"),
         ("links.png", "Overhead against the speed of the link", "none in the paper"),
     ]
 
