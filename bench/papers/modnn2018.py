@@ -31,7 +31,7 @@ PLANNERS: dict[str, Callable[..., ms.Result]] = {
     "vDNN+": ms.vdnn_plus,
     "vDNN": ms.vdnn_sync,
 }
-PARTS = ("memory", "main", "budgets", "gpus", "links", "ablation")
+PARTS = ("memory", "main", "least", "budgets", "gpus", "links", "ablation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +99,10 @@ def memory_row(network: str) -> Row:
     }
 
 
-def main_row(network: str, name: str) -> Row:
-    """One planner with the paper's memory; what it lost to slower algorithms and small batches, and what to waiting."""
+def main_row(network: str, name: str, memory: float = MEMORY) -> Row:
+    """One planner with a memory; what it lost to slower algorithms and small batches, and what to waiting."""
     row: Row = {"network": network, "planner": name, "ideal": ideal(network)}
-    result = plan(PLANNERS[name], family_of(network), MEMORY, LINK)
+    result = plan(PLANNERS[name], family_of(network), memory, LINK)
     if result is None:
         return {**row, "time": None}
     return {
@@ -181,6 +181,9 @@ def work_of(part: str, settings: Settings) -> Iterator[tuple[str, Callable[[], R
         elif part == "main":
             for name in PLANNERS:
                 yield f"main {network} {name}", partial(main_row, network, name)
+        elif part == "least":
+            least = ms.min_memory(family_of(network), "modnn")
+            yield f"least {network}", partial(main_row, network, "moDNN", least)
         elif part == "budgets":
             for memory in memories(network, settings):
                 yield f"budgets {network} {memory}", partial(point, network, memory, LINK)
