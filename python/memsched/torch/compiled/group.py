@@ -27,6 +27,7 @@ from memsched.torch.compiled.held import (
     gradient_bytes,
     held_in_step,
     kept_by,
+    order_of,
     visits_of,
 )
 from memsched.torch.compiled.options import Made, Options, within_share
@@ -256,15 +257,17 @@ class Group:
 
     def _end_step(self) -> None:
         """Plan the step that is over, if several graphs ran in it for the first time."""
-        if len(self._calls) <= 1 and self._place.known and not self.watch.counts:
+        if len(self._calls) <= 1 and self._place.known and not self.watch.looks:
             self._begin_step()
             return
-        calls, path, order = self._calls, self._place.path, self._order()
+        calls, path, order = self._calls, self._place.path, order_of(self._calls, self._returns)
         self._begin_step()
         units = [unit for call in calls if (unit := call.unit()) is not None]
         alive = len(units) == len(calls)
         plans = [unit.versions[call.version].plan for unit, call in zip(units, calls, strict=True)] if alive else ()
         taken = self.watch.peak
+        if self.watch.timed(units):
+            self._plan_anew()
         if unseen := self.watch.end(plans):
             self._learn(unseen)
         if len(calls) > 1 and alive and self._met_order(path, order):
@@ -284,6 +287,9 @@ class Group:
     def _learn(self, unseen: int) -> None:
         """The last step took so many bytes beyond its plan, and more than its budget: plan all anew, beside them."""
         self.options = replace(self.options, reserve=self.watch.reserve + unseen)
+        self._plan_anew()
+
+    def _plan_anew(self) -> None:
         self._look_up_anew()
         self._planned, self._spanned, self._known, self._met, self._alone_of = {}, {}, set(), {}, {}
 
@@ -297,12 +303,6 @@ class Group:
         elif order not in orders:
             orders.append(order)
         return path not in self._spanned or len(self._spanned[path].orders) < len(orders)
-
-    def _order(self) -> list[int]:
-        """The calls of the present step in the order of their backwards; those that none was seen of come last."""
-        places = {call.serial: k for k, call in enumerate(self._calls)}
-        seen = [places[serial] for serial in self._returns if serial in places]
-        return list(dict.fromkeys([*seen, *reversed(range(len(self._calls)))]))
 
     def _cut_step(self) -> None:
         """End a step that has become too long to be planned as one."""

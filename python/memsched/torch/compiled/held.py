@@ -104,6 +104,13 @@ class Due:
     __del__ = over
 
 
+def order_of(calls: Sequence[Call], returns: Sequence[int]) -> list[int]:
+    """The calls of a step in the order of their backwards, by serial number; those that none was seen of come last."""
+    places = {call.serial: k for k, call in enumerate(calls)}
+    seen = [places[serial] for serial in returns if serial in places]
+    return list(dict.fromkeys([*seen, *reversed(range(len(calls)))]))
+
+
 def kept_by(calls: Sequence[Call]) -> int:
     """Bytes that the plans of these forwards keep for their backwards."""
     return sum(unit.versions[call.version].kept for call in calls if (unit := call.unit()) is not None)

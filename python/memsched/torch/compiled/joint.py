@@ -81,6 +81,7 @@ class Joint:
     """The symbols of whole numbers that are part of no tensor's size: no plan depends on their values."""
     looked_at: set[fx.Node] | None = None
     """Operations whose results may lie otherwise than traced: they are laid out as traced. None: whose code does so."""
+    lapped: dict[str, float] | None = None  # seconds of operations, by name, as they ran in training
     operations: list[Operation] = field(default_factory=list)  # as they were traced, forward before backward
     storages: list[Storage] = field(default_factory=list)
     folded: dict[fx.Node, list[int]] = field(default_factory=dict)

@@ -34,6 +34,9 @@ class Options:
     mode : str
         "eager": the operations of plain PyTorch, with the same bits. "inductor": compiled by Inductor, on the CPU,
         without offloading, and each captured graph with a plan of its own.
+    profile_steps : int
+        So many steps of training are timed operation by operation, in mode "eager" on the device at hand, and the step
+        is planned anew by these times; again, whenever they have drifted by a fifth. 0: none.
     """
 
     budget: str | int
@@ -45,6 +48,7 @@ class Options:
     time_limit: float | None = None
     optimizer: torch.optim.Optimizer | int | None = None
     reserve: str | int = 0
+    profile_steps: int = 0
 
 
 def read_options(given: Mapping[str, Any] | None) -> Options:
@@ -91,7 +95,19 @@ def read_options(given: Mapping[str, Any] | None) -> Options:
             f"planner is {options.planner!r}, which plans chains, and a training step is a graph; give one of "
             f"{', '.join(graphs)}"
         )
+    checks.count("profile_steps", options.profile_steps, 0, 1000)
+    if options.profile_steps and (options.mode != "eager" or options.device != "here" or _with_others()):
+        raise InvalidInputError(
+            f'profile_steps is {options.profile_steps}, and steps are timed in mode "eager", on the device that is '
+            "here, in a single process; leave it out"
+        )
     return replace(options, time_limit=quantities.time_limit(options.time_limit))
+
+
+def _with_others() -> bool:
+    """Whether several processes train together."""
+    distributed = torch.distributed
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
 def refusal(given: Mapping[str, Any] | None) -> Callable[..., Any] | None:

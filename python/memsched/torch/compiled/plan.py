@@ -142,7 +142,8 @@ def plan_and_document(
     problem = _Problem(visits, [returns, *others], held, options, name)
     device, untimed = visits[0].joint.device, problem.untimed[0]
     general, key = key_of_step(untimed, options, device), key_of_step(untimed, options, device, problem.about)
-    document = (known or {}).get(general) or cache.find(key)
+    timed_anew = any(visit.joint.lapped is not None for visit in visits)
+    document = None if timed_anew else (known or {}).get(general) or cache.find(key)
     plan = problem.usable(document) if document is not None else None
     if document is None or plan is None:
         plan, document = problem.solved_or_told()

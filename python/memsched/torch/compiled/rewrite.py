@@ -15,6 +15,7 @@ from memsched.errors import InternalError
 from memsched.torch.compiled import copies, randomness, update_calls
 from memsched.torch.compiled.as_graph import LEAVE, Step, held_storages, name_of, state_name
 from memsched.torch.compiled.joint import Joint
+from memsched.torch.compiled.laps import lap
 from memsched.torch.compiled.layouts import laid, order_of
 from memsched.torch.compiled.private import RUNS_AGAIN
 from memsched.torch.compiled.sizes import Sizes
@@ -33,21 +34,31 @@ class Rewritten:
     """How many tensors the forward saves."""
 
 
-def rewrite(joint: Joint, forward: Sequence[Step], backward: Sequence[Step], sizes: Sizes | None = None) -> Rewritten:
+def rewrite(
+    joint: Joint,
+    forward: Sequence[Step],
+    backward: Sequence[Step],
+    sizes: Sizes | None = None,
+    laps: int | None = None,
+) -> Rewritten:
     """Write the graphs of forward and backward.
 
     Each run of an op is a node, each run after the first a copied node; a tensor is gone after its last reader, so a
     `free` writes nothing but an end of a copy to the host that is under way. Views are made where they are read.
 
     The steps are those of a schedule, as `steps_of` gives them: `LEAVE` is where the forward has its results. With
-    `sizes` the graphs are for these alone; without, sizes stay symbols, as numbers that are no sizes always do.
+    `sizes` the graphs are for these alone; without, sizes stay symbols, as numbers that are no sizes always do. `laps`
+    is the serial number of what times the operations.
     """
-    return _Writer(joint, forward, backward, sizes).write()
+    writer = _Writer(joint, forward, backward, sizes)
+    writer.laps = laps
+    return writer.write()
 
 
 class _Writer:
     def __init__(self, joint: Joint, forward: Sequence[Step], backward: Sequence[Step], sizes: Sizes | None) -> None:
         self._joint, self._forward, self._backward, self.sizes = joint, forward, backward, sizes
+        self.laps: int | None = None
         self.held = held_storages(joint)
         # What others may hold when a half is over: results, and gradients that updates are given.
         self.returned = set(joint.storages_in(joint.results)).union(
@@ -89,6 +100,9 @@ class _Writer:
         return Rewritten(forward.module(), backward.module(), len(backward.saved))
 
 
+_COPIES = {copies.offload, copies.prefetch, copies.arrived, copies.gone, *update_calls.TRAVEL.values()}
+
+
 @dataclass(slots=True)
 class _Half:
     """One of the two graphs while it is written."""
@@ -111,6 +125,8 @@ class _Half:
     views: dict[int, list[fx.Node]] = field(default_factory=dict)
     """By storage, the nodes in `values` that lie in it."""
     freed: set[int] = field(default_factory=set)
+    copied: bool = False
+    """Whether a copy has begun or ended since the last operation."""
 
     def placeholder(self, node: fx.Node, name: str | None = None) -> fx.Node:
         new = self.graph.placeholder(name or node.name)
@@ -168,8 +184,13 @@ class _Half:
             target, args = self._drawing(node, args)
         for number in op.writes:
             self._forget(number)
+        if self.writer.laps is not None and self.copied:  # what copies took is not the operation's
+            self._call(lap, (self.writer.laps, ""), None)
+        self.copied = False
         new = self.graph.call_function(target, args, kwargs)
         new.meta = dict(node.meta)
+        if self.writer.laps is not None:
+            self._call(lap, (self.writer.laps, node.name), None)
         if self.forward is not None and not op.backward:
             new.meta[RUNS_AGAIN] = True
         self._set(node, self._laid(op, node, new))
@@ -275,6 +296,7 @@ class _Half:
 
     def _call(self, function: Any, args: tuple[Any, ...], like: fx.Node | None) -> fx.Node:
         new = self.graph.call_function(function, args)
+        self.copied = self.copied or function in _COPIES
         if like is not None:
             new.meta = {"val": like.meta.get("val")}
         return new

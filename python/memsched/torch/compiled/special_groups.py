@@ -13,7 +13,7 @@ from memsched._core import Graph
 from memsched.support.documents import Document
 from memsched.torch.compiled.as_graph import Resident, Visit, no_costs, prefix, step_graph
 from memsched.torch.compiled.group import Group
-from memsched.torch.compiled.held import Call, Due, Key, Path, held_in_step, visits_of
+from memsched.torch.compiled.held import Call, Due, Key, Path, held_in_step, order_of, visits_of
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, key_of_step
 from memsched.torch.compiled.sizes import LossBytes
@@ -63,7 +63,7 @@ class Unplanned(Group):
         visits = visits_of(units, self._calls, self._loss)
         held = held_in_step(self._calls, visits, self.options)
         later = _LOADED_LATER if visits[0].joint.device.type == "cuda" else 0
-        return visits, self._order(), replace(held, others=held.others + later)
+        return visits, order_of(self._calls, self._returns), replace(held, others=held.others + later)
 
     def _alone(self, unit: Unit, call: Call, key: Key) -> int:
         return unit.as_traced()

@@ -33,6 +33,7 @@ _COPIED = 256 * 2**20  # bytes, to learn what a CUDA device touches in a second
 _CYCLES = 2e9  # of a CUDA device in a second, or fewer
 _LONGEST = 0.1  # seconds that it is kept waiting
 
+_TRAINING = ", as it trains"
 _DISTURBED = ", too long: the thread waited"
 _BUSY = 0.8  # of its time a thread computes that nobody disturbs
 
@@ -53,7 +54,8 @@ def measured_costs(joint: Joint, sizes: Sizes) -> tuple[list[Cost], str]:
 
     An operation that cannot, or should not, run on made-up values counts as one pass over the bytes that it touches. A
     call that is folded into its readers adds to each only what it takes beyond such a pass. The warning is empty where
-    the thread that measured ran all the while: else others had the cores that PyTorch's threads need.
+    the thread that measured ran all the while: else others had the cores that PyTorch's threads need. Operations that
+    were timed in training have those times.
 
     On CUDA the times are those of the device, or of the host that issues the operations: of both that which takes
     longer for all of them. What kernels allocate within is known there, from the allocator, and counted nowhere else.
@@ -71,14 +73,17 @@ def measured_costs(joint: Joint, sizes: Sizes) -> tuple[list[Cost], str]:
     by_host = sum(one.issued for one in all_tried) > sum(one.seconds for one in all_tried)
     times = [one.issued or one.seconds if by_host else one.seconds for one in all_tried]
     found = [Cost(a + b, one.workspace) for a, b, one in zip(times, more, all_tried, strict=True)]
+    if joint.lapped is not None:
+        known = zip(joint.operations, found, strict=True)
+        return [Cost(joint.lapped.get(op.node.name, cost.seconds), cost.workspace) for op, cost in known], _TRAINING
     share = sum(one.running for one in all_tried) / (sum(one.seconds for one in all_tried) or 1.0)
     waited = f"{_DISTURBED} {1 - share:.0%} of the time, as where others take the cores; set OMP_NUM_THREADS=1"
     return found, waited if all_tried and share < _BUSY else ""
 
 
 def disturbed(source: str) -> bool:
-    """Whether what tells where times come from has that warning: they are for this process alone."""
-    return _DISTURBED in source
+    """Whether what tells where times come from says that they are for this process alone."""
+    return _DISTURBED in source or _TRAINING in source
 
 
 def _passed(node: fx.Node, sizes: Sizes) -> _Tried:

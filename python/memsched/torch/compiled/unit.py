@@ -20,6 +20,7 @@ from memsched.result import Result
 from memsched.torch.compiled.as_graph import LEAVE, RETURN, Step, Visit, prefix, state_name
 from memsched.torch.compiled.copies import traffic_on
 from memsched.torch.compiled.joint import Joint, read_joint
+from memsched.torch.compiled.laps import Laps
 from memsched.torch.compiled.plan import CompiledPlan
 from memsched.torch.compiled.private import Boxed, backward_code, is_batched, python_code, saving_is_hooked
 from memsched.torch.compiled.rewrite import Rewritten, rewrite
@@ -53,6 +54,7 @@ class Version:
     forward_steps: Sequence[Step] = ()
     backward_steps: Sequence[Step] = ()
     reuse: bool = False  # compiled code: buffers take the place of freed ones
+    timed: tuple[Boxed, Boxed] | None = None  # forward and backward that tell how long each operation takes
 
 
 class Unit:
@@ -70,10 +72,11 @@ class Unit:
         self.serial = next(_SERIAL)
         self.versions: list[Version] = []
         self._group = group
-        self._code: dict[str, tuple[Boxed, Boxed]] = {}
+        self._code: dict[tuple[str, int | None], tuple[Boxed, Boxed]] = {}  # by plan, and by what times it
         self._general: dict[int, int] = {}
         self._plain: int | None = None
         self._halves: dict[Any, Halves] = {}
+        self.laps = Laps(self.joint.device) if group.options.profile_steps else None
         self.marked = False  # the marker of a call counts: AOTAutograd saves it
         # Inductor's code is for all numbers that it is made with.
         loose = self.joint.loose if group.options.mode == "eager" else ()
@@ -158,13 +161,21 @@ class Unit:
         due = self._group.enter(self, args)
         changed = {k: args[place] for k, place in self.joint.new_values.items()} if saving_is_hooked() else {}
         with _counting(), self._group.watch.within(), torch._C.DisableTorchFunction():  # what modes do was traced
-            found = self.versions[due.call.version].forward(args)
+            found = self._code_of(due.call.version)[0](args)
             for k, one in changed.items():
                 one.copy_(found[k])  # AOTAutograd does so later: checkpoint ends its second run before
         if self._group.watch.counts:
             self._check_types(found)
         self._group.left(self, found)
         return due, found
+
+    def _code_of(self, number: int) -> tuple[Boxed, Boxed]:
+        """Forward and backward of a version, which are timed where operations are."""
+        version = self.versions[number]
+        if self.laps is None or version.timed is None or not self.laps.on:
+            return version.forward, version.backward
+        self.laps.lap("")
+        return version.timed
 
     def _check_types(self, found: Sequence[Any]) -> None:
         for k, node in self.returned:
@@ -222,10 +233,10 @@ class Unit:
         try:
             with _counting(), watch.within(), torch._C.DisableTorchFunction():
                 if now is self._type:
-                    return self.versions[number].backward(args)
+                    return self._code_of(number)[1](args)
                 torch.set_default_dtype(self._type)  # what the forward was traced with holds for what runs again, too
                 try:
-                    return self.versions[number].backward(args)
+                    return self._code_of(number)[1](args)
                 finally:
                     torch.set_default_dtype(now)
         except RuntimeError as error:  # from what writes in place, or travels
@@ -282,12 +293,15 @@ class Unit:
         states = {state_name(op) for op in self.joint.operations if op.update and op.update.state}
         forward, backward = steps_of(plan.result.schedule.steps, visit, visits, states)
         key = str((sizes and sizes.values, forward, backward))
-        if key not in self._code:
-            made = rewrite(self.joint, forward, backward, sizes)
-            self._code[key] = python_code(made.forward), backward_code(made.backward)
+        if (key, None) not in self._code:
+            for serial in (None, self.laps.serial) if self.laps is not None else (None,):
+                made = rewrite(self.joint, forward, backward, sizes, serial)
+                self._code[key, serial] = python_code(made.forward), backward_code(made.backward)
         own = prefix(visit, visits)
         kept, room = _bytes_left(plan.result, own), beside + _room_at_return(plan.result, own)
-        self.versions.append(Version(plan, kept, room, next(_SERIAL), *self._code[key], forward, backward))
+        self.versions.append(Version(plan, kept, room, next(_SERIAL), *self._code[key, None], forward, backward))
+        if self.laps is not None:
+            self.versions[-1] = replace(self.versions[-1], timed=self._code[key, self.laps.serial])
         return len(self.versions) - 1
 
     def halves(self, visit: Visit) -> Halves:

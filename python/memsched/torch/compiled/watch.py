@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import torch
 
 from memsched.support.formats import format_bytes
 from memsched.support.units import parse_bytes
+from memsched.torch.compiled.laps import Timed, asks_for_another_plan
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan
 from memsched.torch.compiled.private import is_batched, saving_is_hooked
@@ -35,6 +36,7 @@ class Watch:
         self._begun: Counter[Hashable] = Counter()  # how often a kind of step was counted
         self._meter: Meter | None = None
         self._kind: Hashable = None
+        self._profiled = options.profile_steps
 
     def begin(self, kind: Hashable, device: torch.device, args: Sequence[Any], updates: Updates | None) -> None:
         """A step of some kind begins, with updates, if it has some."""
@@ -52,6 +54,15 @@ class Watch:
     def counts(self) -> bool:
         """Whether the present step is counted."""
         return self._meter is not None
+
+    @property
+    def looks(self) -> bool:
+        """Whether it has to be told when the present step is over."""
+        return self.counts or self._profiled > 0
+
+    def timed(self, units: Iterable[Timed]) -> bool:
+        """The present step, of these graphs, is over: whether their times ask for another plan."""
+        return asks_for_another_plan(units, self._profiled, counts=not self.counts)
 
     @property
     def peak(self) -> int | None:
