@@ -41,6 +41,7 @@ def product(graph: ms.Graph, classes: list[int], device: ms.Device, policy: str,
     return None if found is None else found.to_json()["steps"]
 
 
+@pytest.mark.slow
 @settings(max_examples=3 * settings().max_examples)
 @given(graphs(), st.data())
 def test_the_core_and_the_reference_make_the_same_steps(graph: ms.Graph, data: st.DataObject) -> None:

@@ -76,7 +76,14 @@ def run_in_order(page: Path, chosen: list[tuple[str, int]]) -> None:
             exec(compile("\n" * line + block, str(page), "exec"), namespace)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+LONG = ("guide", "cookbook")  # to run
+
+
+def each_page() -> list[Any]:
+    return [pytest.param(page, marks=pytest.mark.slow if page.stem in LONG else (), id=page.stem) for page in PAGES]
+
+
+@pytest.mark.parametrize("page", each_page())
 def test_pages(page: Path) -> None:
     if is_about_torch(page) and not TORCH:
         pytest.skip("torch is not installed; this page is about it")

@@ -150,6 +150,7 @@ def name(result: ms.Result) -> str:
     return f"{result.planner}-{type(result.problem).__name__}-{result.schedule.memory}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("result", few(), ids=name)
 def test_no_forged_field_is_believed(result: ms.Result) -> None:
     outcomes = all_forged(result)

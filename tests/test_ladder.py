@@ -177,6 +177,7 @@ def test_what_is_kept_for_the_next_call_does_not_keep_the_problem() -> None:
     assert gone() is None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_selective")
 def test_vgg16_as_a_graph_where_the_planners_own_plans_get_slower() -> None:
     """At 90 % of the way to the peak every planner's own plan is a fifth slower than one for 80 %."""

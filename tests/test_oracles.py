@@ -201,6 +201,7 @@ def test_to_graph_in_pieces() -> None:
     assert [t["name"] for t in empty["tensors"]] == ["a0", "a1", "tape1", "d1", "d0"]
 
 
+@pytest.mark.slow
 @settings(max_examples=max(10, settings().max_examples // 5))
 @given(paper_lists())
 def test_the_formula_is_the_linear_program_of_its_class(case: tuple[dict[str, list[int]], int, int]) -> None:

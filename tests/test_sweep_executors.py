@@ -78,6 +78,7 @@ def test_a_family_made_by_a_function_travels_to_other_processes() -> None:
     assert rows[0]["makespan"] == rows[1]["makespan"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no SIGKILL here")
 def test_the_sweep_goes_on_when_a_process_is_killed() -> None:
     killed: list[int] = []
@@ -213,6 +214,7 @@ def test_whatever_an_executor_raises_is_told() -> None:
         ms.sweep(CHAIN, ["greedy"], memory=["50%"], beta=[8e9], executor=mine)
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     call = "ms.sweep('resnet18-224-b32', ['greedy'], memory=['50%'], executor='processes', store='a.sqlite')"

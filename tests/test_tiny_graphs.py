@@ -116,6 +116,7 @@ def test_no_plan_of_a_tiny_graph_is_below_its_bound(count: int) -> None:
     assert raised > count / 10  # bounds that say more than the compute time
 
 
+@pytest.mark.slow
 @MANY
 def test_the_least_memory_of_a_tiny_graph_is_the_least(count: int) -> None:
     rng = random.Random(-count)
@@ -169,6 +170,7 @@ def of_regime(regime: str, rng: random.Random, device: ms.Device) -> ms.Device:
     return device
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("regime", ["no link", "small host", "any"])
 @pytest.mark.parametrize("count", [25, pytest.param(6000, marks=pytest.mark.exhaustive)])
 def test_auto_finds_a_plan_of_a_tiny_graph_or_proves_that_there_is_none(count: int, regime: str) -> None:

@@ -237,6 +237,7 @@ def test_a_time_limit_and_the_same_seed() -> None:
     assert ms.validate(ms.selective(problem, device=machine, time_limit=0.2)).proven
 
 
+@pytest.mark.slow
 def test_the_rest_of_memsched_plans_them_or_refuses_by_name(tmp_path: Path) -> None:
     problem, machine = layers(3), ms.Device(140, 8.0)
     best = ms.plan(problem, device=machine)

@@ -74,7 +74,16 @@ TOPICS = [
         about="Questions that involve more than one planner, or more than one memory.",
         groups={
             "Plan and compare": [
-                *("plan", "compare", "Comparison", "not_asked", "frontier", "Frontier", "feature_map_classes"),
+                *(
+                    "plan",
+                    "evaluate",
+                    "compare",
+                    "Comparison",
+                    "not_asked",
+                    "frontier",
+                    "Frontier",
+                    "feature_map_classes",
+                ),
             ],
         },
     ),
@@ -401,8 +410,8 @@ def rendered(docstring: str) -> Iterator[str]:
         elif title == "Examples":
             example = re.sub(r" *# doctest: .*", "", "\n".join(lines).strip("\n"))
             yield f"**Example**\n\n```pycon\n{example}\n```"
-        elif title == "References":
-            yield f"**References.** {paragraphs(lines)}"
+        elif title in ("References", "Notes"):
+            yield f"**{title}.** {paragraphs(lines)}"
         else:
             yield f"**{title}**\n\n" + "\n".join(bullet(head, body) for head, body in items(lines))
 

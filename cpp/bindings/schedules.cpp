@@ -162,7 +162,7 @@ Schedule make_schedule(const py::object& steps, const py::object& budget, const 
         throw std::invalid_argument("memory is '" + memory + "'; it must be fluid or contiguous");
     }
     s.memory = memory == "fluid" ? MemoryMode::fluid : MemoryMode::contiguous;
-    s.budget = to_bytes(budget, "budget");
+    s.budget = to_size(budget, "budget");
     s.graph = to_text(graph, "graph");
     s.planner = planner.is_none() ? R"({"name": "user"})" : dump_json(planner, "planner");
     s.chunk = chunk;
@@ -187,8 +187,8 @@ Parameters
 ----------
 steps : sequence of dict
     {"run": op}, {"offload": tensor}, {"prefetch": tensor} or {"free": tensor}; docs/schedule.md has the options.
-budget : int
-    Bytes, resident included.
+budget : int or str
+    Bytes, or a text such as "6GiB"; resident included.
 graph : str
     Name of the graph that it was made for.
 planner : dict, optional
@@ -244,7 +244,7 @@ ScheduleError
         .def(
             "with_budget",
             [](const Schedule& s, const py::object& budget) {
-                return changed(s, [&](Schedule& other) { other.budget = to_bytes(budget, "budget"); });
+                return changed(s, [&](Schedule& other) { other.budget = to_size(budget, "budget"); });
             },
             "budget"_a, "The same steps with another budget (bytes, resident included).")
         .def(

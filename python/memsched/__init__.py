@@ -40,6 +40,7 @@ from memsched.study.addresses import place, with_addresses
 from memsched.study.auto import plan
 from memsched.study.compare import compare
 from memsched.study.comparison import Comparison
+from memsched.study.evaluate import evaluate
 from memsched.study.feature_maps import feature_map_classes
 from memsched.study.frontier import Frontier, frontier
 from memsched.study.sweep.api import plan_again, read_store, sweep
@@ -103,6 +104,7 @@ __all__ = [
     "ValidationReport",
     "bounds",
     "compare",
+    "evaluate",
     "feature_map_classes",
     "frontier",
     "min_memory",

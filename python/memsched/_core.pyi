@@ -456,8 +456,8 @@ class Schedule:
     ----------
     steps : sequence of dict
         {"run": op}, {"offload": tensor}, {"prefetch": tensor} or {"free": tensor}; docs/schedule.md has the options.
-    budget : int
-        Bytes, resident included.
+    budget : int or str
+        Bytes, or a text such as "6GiB"; resident included.
     graph : str
         Name of the graph that it was made for.
     planner : dict, optional

@@ -33,8 +33,13 @@ _READERS = {
 
 
 @public
-def names() -> tuple[str, ...]:
+def names(containing: str = "") -> tuple[str, ...]:
     """Names of the shipped profiles, sorted; their form is network-image-bBATCH.
+
+    Parameters
+    ----------
+    containing : str
+        Only names that contain this text.
 
     Examples
     --------
@@ -43,7 +48,8 @@ def names() -> tuple[str, ...]:
     True
     """
     folder = resources.files("memsched.problems") / _FOLDER
-    return tuple(sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".json")))
+    found = (entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".json"))
+    return tuple(sorted(name for name in found if checks.text("containing", containing) in name))
 
 
 @public

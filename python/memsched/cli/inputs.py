@@ -21,12 +21,12 @@ from memsched.cli.show import warn
 from memsched.cli.usage import SIZE
 from memsched.errors import InvalidInputError, ScheduleError, shown
 from memsched.planners.registry import PLANNERS, planners_of
-from memsched.problems.bounds import bound_of, certified
 from memsched.problems.budget import parse_memory, slowest, told_bytes, told_if_late, told_if_slow
 from memsched.problems.machines import LINKS, MACHINES
 from memsched.problems.modules import in_modules
 from memsched.problems.problem import Problem, altered, problem_from, simulate
 from memsched.result import Result
+from memsched.study.evaluate import bounded_anew, evaluated
 from memsched.study.sources import PROBLEMS, imported_problem, known_bandwidth, named_problem, path_in
 from memsched.support.documents import Document, read_device, read_document, read_plan
 from memsched.support.files import check_regular, read_stream, same_file
@@ -307,21 +307,8 @@ def open_result(document: Document, problem: str | None, machine: Machine) -> tu
         loaded, schedule, built = open_plan(document, problem, machine)
         device = built.device
         with told_of_memory(loaded, schedule, built):
-            timeline = simulate(loaded, schedule, device)
-        made = Result(
-            planner=str(schedule.planner.get("name", "a plan")),
-            problem=loaded,
-            device=device,
-            schedule=schedule,
-            timeline=timeline,
-            lower_bound=0.0,
-            bound_on="all" if schedule.recomputed else "once",
-            runtime=0.0,
-        )
-    runs = [step["run"] for step in made.schedule.steps if "run" in step]
-    on = made.bound_on if runs == [op["name"] for op in made.graph.ops] else "all"
-    bound = certified(bound_of(made.problem, made.schedule, device, on), made.makespan)
-    return replace(made, lower_bound=bound, bound_on=on), built
+            return evaluated(loaded, schedule, device), built
+    return bounded_anew(made), built
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from memsched.cli import inputs, outputs
+from memsched.cli.check import PROBLEM
 from memsched.cli.complete import complete_files
 from memsched.cli.inputs import Machine
 from memsched.cli.show import answer, live, quiet, say, working
@@ -24,13 +25,13 @@ def _check_page(path: str) -> str:
     return outputs.check_writable(path)
 
 
-def _read_result(path: str) -> Result:
-    """A saved result, simulated again."""
+def _read_result(path: str, problem: str | None, machine: Machine) -> Result:
+    """A saved result, or a bare plan for a problem, simulated again."""
     if path != "-" and not os.path.isfile(path):
         raise InvalidInputError(f"'{path}' is not a file; give a result of `memsched plan -o`, or a sweep's store")
-    document = inputs.read_saved(path, *inputs.RESULTS)
+    document = inputs.read_saved(path, *inputs.RESULTS, *([] if problem is None else [inputs.PLAN]))
     try:
-        return inputs.open_result(document, None, Machine())[0]
+        return inputs.open_result(document, problem, machine)[0]
     except ScheduleError as error:
         raise ScheduleError(f"'{path}': {error}", error.step) from error
     except MemschedError as error:
@@ -52,20 +53,25 @@ def _read_result(path: str) -> Result:
     metavar="KEY",
     help="For a store: plan this point again and report on its plan. Repeatable.",
 )
+@PROBLEM
 @inputs.time_limit_option("For each planner that searches, if planners are run.")
 @inputs.quiet_option
 @inputs.json_option
+@inputs.machine_options
 def report(
     sources: tuple[str, ...],
     output: str,
     compare: bool | None,
     points: tuple[str, ...],
+    problem: str | None,
     time_limit: float | None,
     as_json: bool,
+    machine: Machine,
 ) -> None:
     """Write an HTML page about results or a sweep.
 
-    FILE is one or several results saved by `memsched plan -o`, or one store of `memsched sweep`.
+    FILE is one or several results saved by `memsched plan -o`, bare plans with --problem, or one store of `memsched
+    sweep`.
 
     \b
     memsched report result.json -o report.html
@@ -80,6 +86,8 @@ def report(
     if stores:
         if len(sources) > 1:
             raise click.UsageError(f"'{stores[0]}' is a sweep's store; give it alone, or results only")
+        if problem is not None or machine.given:
+            raise click.UsageError("a store has its own problems and devices; leave --problem and those options out")
         if not points and (compare is not None or time_limit is not None):
             raise click.UsageError("a sweep is not planned again; leave --compare and --time-limit out")
         if not points:
@@ -97,7 +105,9 @@ def report(
             say_how_far(text)
 
         names = list(points) or [Path(path).stem for path in sources]
-        results = [_point(stores[0], key) for key in points] or [_read_result(path) for path in sources]
+        results = [_point(stores[0], key) for key in points] or [
+            _read_result(path, problem, machine) for path in sources
+        ]
         write_report(results, output, names=names, compare=compare, time_limit=time_limit, progress=planning)
     found = [{"problem": one.problem.name, "planner": one.planner, "makespan": one.makespan} for one in results]
     lines = [f"{one.planner} on {name_of(one.problem)}, makespan {format_seconds(one.makespan)}" for one in results]

@@ -151,7 +151,8 @@ def _notes(found: Sweep, kept: int, seconds: float) -> list[str]:
     notes = [
         f"{counted(len(found), 'point')}{there} in {format_seconds(seconds, 2)}: {found.count('planned')} planned, "
         f"{found.count('infeasible')} infeasible, {found.count('failed')} failed",
-        "best: no planner is faster at the same problem and device; over ideal: the mean, above the sum of run times",
+        "best: no planner is faster at the same problem and device; over ideal: above the sum of run times; both "
+        "means are over a planner's own plans",
     ]
     tabled = sorted({row["planner"] for row in found if row["table_slots"] is not None})
     notes += filter(None, [kinds_of_gaps(found), from_one_table(tabled)])

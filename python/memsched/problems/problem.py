@@ -241,4 +241,5 @@ def _explained(text: str, problem: Problem, schedule: Schedule) -> str:
     if " bytes" in text:
         text = _BYTES.sub(lambda found: found[1] or exact_bytes(int(found[2])), text)
     own = problem.name or ""
-    return text if schedule.graph == own else f"the schedule was made for '{schedule.graph}', not for '{own}'; {text}"
+    known = schedule.graph in ("", own)
+    return text if known else f"the schedule was made for '{schedule.graph}', not for '{own}'; {text}"

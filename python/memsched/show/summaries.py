@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -272,6 +273,11 @@ def _placement(found: Placement) -> Table:
     return Table(title=f"addresses of {counted(len(found.buffers), 'buffer')}", rows=[*rows.items()])
 
 
+def _covers(seconds: float, plans: str) -> str:
+    """A bound, and the plans that it covers."""
+    return f"none {plans} fits" if seconds == math.inf else f"{format_bound(seconds)} {plans}"
+
+
 def _bounds(found: Bounds) -> Table:
     once, whole = "of plans that run each op once", "of all plans with whole tensors"
     best, most = format_bound(found.best), max(found.compute, found.transfer, found.fractional)
@@ -280,13 +286,13 @@ def _bounds(found: Bounds) -> Table:
     elif found.best < found.recompute:
         best = f"{format_bound(found.recompute)} with whole tensors, {best} in pieces, {once}"
     else:
-        best = f"{best} {once}"
+        best = _covers(found.best, once)
     rows = {
         "best": best,
         "compute": f"{format_bound(found.compute)} of all plans",
-        "transfer": f"{format_bound(found.transfer)} {once}",
-        "fractional": f"{format_bound(found.fractional)} {once}",
-        "recompute": f"{format_bound(found.recompute)} {whole}",
+        "transfer": _covers(found.transfer, once),
+        "fractional": _covers(found.fractional, once),
+        "recompute": _covers(found.recompute, whole),
     }
     if found.interruptible is not None:
         proven = "" if found.interruptible_proven else ", or more"

@@ -41,11 +41,17 @@ class Comparison(dict[str, Result | MemschedError], Figures, Drawn):
         return Comparison(self)
 
     def _columns(self) -> Columns:
-        from memsched.study.sweep.rows import MEASURES, planned, unplanned  # sweeps compare
+        from memsched.study.sweep.rows import MEASURES, planned, point_of, unplanned  # sweeps compare
         from memsched.study.sweep.table import columns_of
 
+        best = self.best  # an error knows nothing of these
+        point = {} if best is None else point_of(best.problem, best.device) | {"memory": best.device.memory}
         figures = ((name, planned(one) if isinstance(one, Result) else unplanned(one)) for name, one in self.items())
-        return columns_of([{"planner": name, **row} for name, row in figures], "planner", "status", *MEASURES)
+        rows = [{"planner": name, **point, **row} for name, row in figures]
+        return columns_of(rows, "problem", "planner", "memory", "bandwidth", "status", *MEASURES)
+
+    def __missing__(self, name: object) -> Result | MemschedError:
+        raise KeyError(f"{name!r} was not compared; {', '.join(self)} were")
 
     def __repr__(self) -> str:
         best = self.best

@@ -95,13 +95,14 @@ class Frontier(Figures, Drawn):
         return np.array([0 if one is None else one.peak_memory for one in self.results], dtype=np.int64)
 
     def _columns(self) -> Columns:
-        from memsched.study.sweep.rows import STATUSES, planned
+        from memsched.study.sweep.rows import STATUSES, planned, point_of
         from memsched.study.sweep.table import columns_of
 
-        names = ("planner", "memory", *STATUSES["planned"], "bound_on", "estimate")
+        names = ("problem", "planner", "memory", "bandwidth", *STATUSES["planned"], "bound_on", "estimate")
         outcomes = zip(self.memory.tolist(), self.results, strict=True)
         rows = [{"memory": memory, **(planned(one) if one is not None else {})} for memory, one in outcomes]
-        return columns_of([{"planner": self.planner, **row} for row in rows], *names)
+        point = {"planner": self.planner, **point_of(self.problem, self.device)}
+        return columns_of([{**point, **row} for row in rows], *names)
 
     def __repr__(self) -> str:
         count = sum(one is not None for one in self.results)

@@ -205,7 +205,7 @@ def validate(problem: Any, schedule: Any = None, device: Any = None) -> Validati
         return _validated(problem, schedule, device, result)
     except ScheduleError as error:
         made_for, own = schedule.to_json()["graph"], getattr(problem, "name", None)
-        if own in (None, made_for):
+        if own in (None, made_for) or not made_for:
             raise
         raise ScheduleError(f"The plan was made for {made_for!r}, not for {own!r}. {error}", error.step) from None
 

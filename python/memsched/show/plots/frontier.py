@@ -124,7 +124,7 @@ def lower_bounds(frontiers: Sequence[Frontier]) -> dict[bool, list[tuple[int, fl
     """Points (bytes, seconds) of the bounds with and without recomputation, where some planner has a plan."""
     found: dict[bool, dict[int, float]] = {True: {}, False: {}}
     for one in frontiers:
-        points = found[PLANNERS[one.planner].recomputes]
+        points = found[one.planner == "auto" or PLANNERS[one.planner].recomputes]
         for memory, bound in zip(one.memory.tolist(), one.lower_bound.tolist(), strict=True):
             if not np.isnan(bound):
                 points[memory] = min(bound, points.get(memory, bound))

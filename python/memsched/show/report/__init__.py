@@ -115,7 +115,10 @@ def write_report(
 
 @public
 def write_sweep_report(
-    rows: Sweep | Sequence[Mapping[str, Any]], path: str | os.PathLike[str], *, title: str = "sweep"
+    rows: Sweep | Sequence[Mapping[str, Any]] | str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    *,
+    title: str = "sweep",
 ) -> None:
     """Write the points of a sweep as one HTML page that loads nothing from the network.
 
@@ -125,7 +128,7 @@ def write_sweep_report(
     Parameters
     ----------
     rows : Sweep or sequence of mapping
-        What `memsched.sweep` or `memsched.read_store` returns, or its rows, one per point.
+        What `memsched.sweep` or `memsched.read_store` returns, or its rows, one per point; or the path of a store.
     path : str or path
         File to save the page to; it is written whole or not at all.
     title : str
@@ -148,6 +151,10 @@ def write_sweep_report(
     True
     """
     check_page(path)
+    if isinstance(rows, str | os.PathLike):
+        from memsched.study.sweep.api import read_store  # which imports what plans
+
+        rows = read_store(rows)
     points = rows.rows if isinstance(rows, Sweep) else rows
     with written_like(unit_of(points)):
         page = sweep_page(points, title=checks.text("title", title))

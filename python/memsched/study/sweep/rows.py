@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from memsched._core import Device
 from memsched.errors import InfeasibleError, InvalidInputError, shown
 from memsched.problems.bounds import BOUND_ON
+from memsched.problems.problem import Problem, name_of
 from memsched.result import Result, gap_above
 from memsched.support.documents import read_device
 
@@ -54,6 +55,11 @@ _NUMBERS = ("memory", "bandwidth")
 _MEASURES = (*(name for name, kind in MEASURES.items() if kind != "TEXT"), "ideal")
 _AMOUNT = "a number >= 0, and below 2^63 if it is an integer"
 _KEYS = (*_TEXTS, *_NUMBERS, "options", *_MEASURES, "error")
+
+
+def point_of(problem: Problem, device: Device) -> Row:
+    """What is planned for, beside the memory."""
+    return {"problem": name_of(problem), "bandwidth": device.d2h}
 
 
 def planned(result: Result) -> Row:

@@ -114,6 +114,8 @@ class Sweep(Figures, Drawn):
     @overload
     def __getitem__(self, at: slice) -> list[Row]: ...
     def __getitem__(self, at: int | slice) -> Row | list[Row]:
+        if isinstance(at, str):
+            raise KeyError(f"a sweep has rows, by number; to_pandas()[{at!r}] is that column")
         return self.rows[at]
 
     def __repr__(self) -> str:
