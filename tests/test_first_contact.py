@@ -123,7 +123,7 @@ def test_names_of_planners_in_place_of_others() -> None:
 
 def test_calls_with_other_arguments() -> None:
     refused(lambda: ms.Buffer(start=0, stop=3, size=4), "did you mean 'end'?")  # type: ignore[call-arg]  # wrong on purpose
-    refused(lambda: ms.profiles.names("resnet"), "names takes 0 positional arguments")  # type: ignore[call-arg]  # wrong on purpose
+    refused(lambda: ms.profiles.graph_names("x"), "graph_names takes 0 positional arguments")  # type: ignore[call-arg]  # wrong on purpose
     refused(lambda: ms.profiles.load("resnet-18"), "similar names: resnet18-1000-b2")
 
 

@@ -196,6 +196,11 @@ def test_a_report_says_that_no_optimizer_is_counted() -> None:
     assert words in planned(model).report()
     assert words in step.report()
     assert words not in planned(model, optimizer=torch.optim.SGD(model.parameters())).report()
+    adam = torch.optim.Adam(model.parameters())
+    for options, said in (({}, True), ({"optimizer": adam}, False)):
+        compiled = torch.compile(blocks(), backend="memsched", options={"budget": "100%", **options})
+        compiled(torch.randn(256, 64)).sum().backward()
+        assert ("no state of an optimizer" in memsched.torch.plans()[-1].report()) is said
 
 
 def test_a_plan_is_not_applied_to_another_model() -> None:

@@ -205,3 +205,34 @@ def test_where_results_count_longer_a_note_says_so() -> None:
     found = fit(model, (x,), memory=memory, **asked)
     assert [one.name for one in found.ways] == ["plain"]  # the others were listed with fewer samples
     assert any("counts the model's results until the step ends" in one for one in found.assumed)
+
+
+def test_where_checkpoints_fit_a_plan_that_keeps_more_is_told() -> None:
+    """All ways had the time of the checkpointed step, and "train as it is" was all that was said."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wide, self.back = nn.Linear(64, 256), nn.Linear(256, 64)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return x + self.back(nn.functional.gelu(self.wide(x)))
+
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(Block() for _ in range(6))
+
+        def forward(self, x: torch.Tensor) -> Any:
+            for block in self.blocks:
+                x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
+            return x
+
+    model, asked = Checkpointed(), {"device": "v100", "largest": False}
+    found = fit(model, (torch.randn(4096, 64),), memory="1GB", loss=torch.sum, **asked)  # type: ignore[arg-type]
+    plain, planned, _ = found.ways
+    assert plain.makespan is not None
+    assert planned.makespan is not None
+    assert planned.makespan < 0.9 * plain.makespan
+    assert planned.peak_memory > plain.peak_memory
+    assert found.next_step.startswith("train as it is; or, without the model's own checkpoints, recompute, the fastest")

@@ -252,6 +252,8 @@ def known_optimizers() -> tuple[str, ...]:
 
 def parse_autocast(name: str | None) -> str | None:
     """The type of PyTorch's to which autocast casts, by name."""
-    if name is None or name in AUTOCASTS:
-        return None if name is None else AUTOCASTS[name]
+    if name is None or name in AUTOCASTS.values():
+        return name
+    if name in AUTOCASTS:
+        return AUTOCASTS[name]
     raise InvalidInputError(f"autocast is {name!r}; it must be {' or '.join(AUTOCASTS)}")

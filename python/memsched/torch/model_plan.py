@@ -34,7 +34,7 @@ from memsched.torch.export import export
 from memsched.torch.module_state import check_same, parameters_of
 from memsched.torch.optimizer_state import check_owner
 from memsched.torch.plan_document import FORMAT, SAVED, read_plan
-from memsched.torch.report import NO_OPTIMIZER, ShowsResult
+from memsched.torch.report import NO_OPTIMIZER, ShowsResult, describe
 from memsched.torch.trial import trial_step, untouched
 from memsched.torch.verify import Verified, verified
 
@@ -111,7 +111,7 @@ class TorchPlan(ShowsResult):
         """What the plan does and what it costs, as text."""
         told = [f"\nnot planned\n  {reason}" for reason in self.unplanned]
         told += [f"\nnot counted\n  {NO_OPTIMIZER}"] if self.options.optimizer is None else []
-        return "\n".join([self.plan.report(), *told])
+        return "\n".join([describe(self.plan), *told])
 
     def at(
         self,
@@ -207,7 +207,9 @@ class TorchPlan(ShowsResult):
 
         On CUDA, tensors that differ between two plain steps are left out: atomic additions make them differ. On the CPU
         all count, and the step runs with all copies at the earliest and at the latest legal moment, and with NaN in
-        memory that holds nothing. The model is left as it was. The plain step must fit the device.
+        memory that holds nothing. The model is left as it was. The plain step must fit the device. The results are
+        summed up: a `loss` is counted in the plan, and not run here. It takes the time of several steps, and of
+        capturing them anew.
 
         Parameters
         ----------

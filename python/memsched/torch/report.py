@@ -89,7 +89,8 @@ def describe(plan: CompiledPlan) -> str:
     writers = {name: op["name"] for op in operations for name in op["writes"]}
     sizes = {tensor["name"]: tensor["size"] for tensor in result.graph.tensors}
     lines = [
-        f"{result.graph.name}: {counted(len(operations), 'operation')}, planned by {result.planner}",
+        f"{result.graph.name}: {counted(len(operations), 'operation')}, planned by {result.planner} for "
+        + format_bytes(result.schedule.budget, unit),
         *_rounds(result),
         "",
         "memory",

@@ -33,7 +33,7 @@ from memsched.torch.compiled.updates import Updates
 from memsched.torch.errors import check_arguments, told
 from memsched.torch.module_state import backward_aside
 from memsched.torch.nests import tensors_of
-from memsched.torch.report import NO_OPTIMIZER, ShowsResult
+from memsched.torch.report import NO_OPTIMIZER, ShowsResult, describe
 from memsched.torch.trial import Step, random_state, untouched
 from memsched.torch.verify import Verified, verified
 
@@ -142,7 +142,7 @@ class StepPlan(ShowsResult):
             took = f"{format_seconds(waiting.timeline.makespan)}, {format_bytes(waiting.peak_memory, unit)}"
             updates.append(f"\nmicro-batches whose gradients wait for a step\n  each takes {took}")
         told = [f"\nnot counted\n  {NO_OPTIMIZER}"] if self._options.optimizer is None else []
-        return "\n".join([replace(self.plan, result=self.result).report(), *updates, *told])
+        return "\n".join([describe(replace(self.plan, result=self.result)), *updates, *told])
 
     def step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """One training step as planned: forward, loss and backward, and with `update=True` the updates.

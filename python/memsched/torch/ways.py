@@ -80,7 +80,9 @@ class Asked:
         batch, plain = self._batch, self._plain()
         link = self._device(link=True).d2h
         warn_if_slow(self._at(batch).graph, link, "bandwidth")
-        if plain.fits:
+        if plain.fits and self._again[batch]:  # what the model checkpoints, plans may keep
+            ways = [plain, *(self._planned(name, link=name != _PLANNED[0]) for name in _PLANNED[: 1 + (link > 0)])]
+        elif plain.fits:
             planned = [*_PLANNED[: 1 + (link > 0)], *self._with_updates()] if largest and batch else []
             ways = [plain, *(replace(plain, name=name, note=LARGER) for name in planned)]
         else:
@@ -92,7 +94,7 @@ class Asked:
         most = ways[0].largest_batch or 0
         held = [_HELD] if any(one.largest_batch is not None and one.largest_batch < most for one in ways) else []
         if plain.fits:  # the others are of use where they allow more samples
-            ways[1:] = [one for one in ways[1:] if one.largest_batch is None or one.largest_batch > most]
+            ways[1:] = [one for one in ways[1:] if one.note != LARGER or (one.largest_batch or math.inf) > most]
         times = str(self._at(batch).facts["source"])
         return Fit(
             name=f"{type(self._model).__name__} on {self._shapes()}",

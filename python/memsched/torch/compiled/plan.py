@@ -85,7 +85,8 @@ class CompiledPlan(ShowsResult):
 
     def report(self) -> str:
         """What the plan does and what it costs, as text."""
-        return describe(self)
+        none = "no state of an optimizer; give optimizer=... among the options, if it has some"
+        return describe(self) + ("" if self.resident.optimizer else f"\n\nnot counted\n  {none}")
 
 
 def compiled_plan(result: Result, resident: Resident, document: Document) -> CompiledPlan:
