@@ -196,3 +196,22 @@ def test_a_short_limit_is_enough_for_the_plan_of_the_best_planner() -> None:
     least = ms.min_memory(chain)
     with_little = ms.plan(chain, least, "6GB/s", time_limit=0.3)
     assert with_little.makespan < 1.3 * ms.selective(chain, least, "6GB/s").makespan  # 6.7 times as long before
+
+
+def test_one_plan_has_one_gap() -> None:
+    """One planner held it against all plans, and was optimal, and the others against those that run each op once."""
+    sizes = {"activation": [4e6, 40e6, 60e6, 50e6]}
+    chain = ms.Chain.from_frame(
+        {"forward_time": [None, 0.01, 0.02, 0.01], "backward_time": [None, 0.02, 0.04, 0.02], **sizes}
+    )
+    found = {name: one for name, one in ms.compare(chain, "50%", "12GB/s").items() if isinstance(one, ms.Result)}
+    best = min(one.makespan for one in found.values())
+    alike = {name: one for name, one in found.items() if one.makespan == best}
+    assert len(alike) > 3
+    assert all(one.optimal for one in alike.values())
+    once = ms.greedy(chain, "50%", "12GB/s")
+    assert once.lower_bound < found["greedy"].lower_bound == found["pofo"].lower_bound
+    assert found["greedy"].bound_on == "all"
+    for one in found.values():
+        assert ms.validate(one).lower_bound <= one.lower_bound * (1 + 1e-12)
+        assert ms.Result.from_json(one.to_json()) == one

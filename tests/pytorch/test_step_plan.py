@@ -341,3 +341,10 @@ def test_named_inputs_and_a_loss_within_the_result(rounds: bool) -> None:
     assert str(verified).startswith("the bits of plain PyTorch; ")
     with pytest.raises(InvalidInputError, match="kwargs is a tensor"):
         mt.plan_step(model, kwargs=x, budget="60%", device="v100:pcie3")  # type: ignore[arg-type]
+
+
+def test_what_a_step_plan_has_not_is_told() -> None:
+    plan = mt.plan_step(nn.Linear(4, 4), (torch.randn(2, 4),), torch.sum, budget="100%", device="v100")
+    with pytest.raises(AttributeError, match="a StepPlan has no 'save': it is a step of this process"):
+        plan.save("a.json")
+    assert not hasattr(plan, "anything")

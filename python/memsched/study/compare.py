@@ -85,6 +85,7 @@ def compare(
         own = search_limits(problem) if name in BY_THE_CLOCK and time_limit is None else {}
         shared = {"chunk": chunk, "time_limit": time_limit}
         found[name] = outcome(run, problem, device, {**own, **shared, **wanted.get(name, {}), **say})
+    found.share_bounds()
     refused = [outcome for outcome in found.values() if isinstance(outcome, InvalidInputError)]
     if refused and len(refused) == len(found):
         raise refused[0]

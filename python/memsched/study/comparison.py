@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from memsched.errors import MemschedError
+from memsched.problems.bounds import certified
+from memsched.problems.family import GraphFamily
+from memsched.problems.problem import ChunkLike
 from memsched.result import Result
 from memsched.support.formats import counted, format_seconds
 from memsched.support.views import Columns, Drawn, Figures
@@ -35,6 +40,22 @@ class Comparison(dict[str, Result | MemschedError], Figures, Drawn):
         """The result with the least makespan, the first of several; None if no planner has a plan."""
         plans = (one for one in self.values() if isinstance(one, Result))
         return min(plans, key=lambda one: one.makespan, default=None)
+
+    def share_bounds(self) -> None:
+        """Hold each plan against the largest bound on all plans that another one has been held against.
+
+        Such a bound covers plans that run each op once, too, where they cut the problem alike. Of families it would
+        have to be that of the same rounds.
+        """
+        most: dict[ChunkLike, float] = {}
+        plans = {name: one for name, one in self.items() if isinstance(one, Result)}
+        for one in plans.values():
+            if one.bound_on == "all":
+                most[one.schedule.chunk] = max(one.lower_bound, most.get(one.schedule.chunk, 0.0))
+        for name, one in plans.items():
+            known = most.get(one.schedule.chunk, 0.0)
+            if known > one.lower_bound and not isinstance(one.problem, GraphFamily):
+                self[name] = replace(one, lower_bound=certified(known, one.makespan), bound_on="all")
 
     def copy(self) -> Comparison:
         """A comparison of the same results, which may be changed without changing this one."""

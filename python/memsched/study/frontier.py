@@ -142,7 +142,8 @@ def frontier(
         Instead of beta, which overrides its bandwidth; its memory is not used.
     memory : sequence of int or str, optional
         Bytes, or texts such as "6GiB" and "40%"; resident included. By default `points` values, evenly from the
-        planner's minimum to the plain peak; with a time_limit, from the least that is found in that time.
+        planner's minimum to the plain peak; with a time_limit, from the least that is found in that time. Give them
+        where the curves of several planners are to have the same memories.
     points : int
     slots : int, optional
         Of the shared table, over the largest memory. By default as many as fit in 240 MB, at most 4000. Refused where

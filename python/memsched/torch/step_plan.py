@@ -91,6 +91,14 @@ class StepPlan(ShowsResult):
     def __repr__(self) -> str:
         return f"StepPlan({self.result!r})"
 
+    def __getattr__(self, name: str) -> Any:
+        if name in ("apply", "at", "export", "load", "save"):
+            raise AttributeError(
+                f"a StepPlan has no {name!r}: it is a step of this process; memsched.torch.plan makes plans that are "
+                "applied, saved and exported, and plan_step another one"
+            )
+        raise AttributeError(f"'StepPlan' object has no attribute {name!r}")
+
     def wait_by(self, waiting: StepPlan, on_host: Mapping[int, int]) -> None:
         """Steps whose gradients wait follow a plan of their own, which finds the states at these places on the host."""
         assert waiting._updates is not None
