@@ -119,6 +119,26 @@ def test_under_autocast_to_fp16_it_is_that_of_aot_eager(scale: float, left_out: 
     assert (plan._scaling.scaler.get_scale() < scale) is left_out
 
 
+def test_double_gradients_beyond_those_of_float_are_finite() -> None:
+    """They would be infinite as floats, and the step was left out."""
+    torch.manual_seed(0)
+    model, x = nn.Linear(6, 6).double(), torch.randn(4, 6).double()
+    plain = lambda other: lambda given: (other(given) * 1e30).sum()  # noqa: E731
+    other = copy.deepcopy(model)
+    optimizer, own = MOMENTUM(model.parameters()), MOMENTUM(other.parameters())
+    scaler, second = scalers(init_scale=1e15)
+    given: dict[str, Any] = {"budget": "100%", "device": V100, "optimizer": optimizer, "update": True, "scaler": scaler}
+    plan = mt.plan_step(model, (x,), lambda out: (out * 1e30).sum(), **given)
+    before = model.weight.detach().clone()
+    plan.step(x)
+    second.scale(plain(other)(x)).backward()
+    second.step(own)
+    second.update()
+    own.zero_grad()
+    same(model, other, optimizer, own)
+    assert not torch.equal(before, model.weight)
+
+
 def test_without_updates_gradients_are_scaled() -> None:
     model, x = mlp(), torch.randn(8, 24)
     other = copy.deepcopy(model)

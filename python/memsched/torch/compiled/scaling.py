@@ -57,7 +57,7 @@ class Scaling:
     def decide(self, figures: Sequence[torch.Tensor]) -> None:
         """Whether there will be updates, once all gradients are there."""
         device = figures[0].device
-        self.skips = not bool(torch.isfinite(torch.stack([one[1].float().to(device) for one in figures])).all())
+        self.skips = not bool(torch.stack([torch.isfinite(one[1]).to(device) for one in figures]).all())
 
     def end(self, device: torch.device) -> None:
         """Tell the scaler of the step: it takes an update of a number with a gradient like those of the step."""
