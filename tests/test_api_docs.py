@@ -45,6 +45,7 @@ def test_the_pages_are_up_to_date() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["api/plans.md", "api/gone.md"])
 def test_a_stale_page_is_told_in_one_sentence(tmp_path: Path, which: str) -> None:
     shutil.copytree(DOCS / "api", tmp_path / "docs" / "api")

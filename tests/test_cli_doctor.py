@@ -265,6 +265,7 @@ def test_the_real_metadata_knows_every_extra(monkeypatch: pytest.MonkeyPatch) ->
     assert all(needs.values())
 
 
+@pytest.mark.slow
 def test_versions_are_read_without_importing_what_is_heavy() -> None:
     code = (
         "import sys; from memsched.cli import doctor; doctor.examine();"

@@ -125,6 +125,7 @@ def test_worked_graphs(name: str) -> None:
     assert found.params["memory_optimal"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "count", "apart", "together"), [(47, 8, 49, 48), (117, 9, 85, 84), (117, 10, 85, 85)])
 def test_both_at_once_do_better_than_one_after_the_other(seed: int, count: int, apart: int, together: int) -> None:
     """The addresses of the first best order leave a gap. Another order has none, or it is proven that none has."""

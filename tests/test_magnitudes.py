@@ -157,6 +157,7 @@ def extreme_device(rng: random.Random, problem: ms.Chain | ms.Graph) -> ms.Devic
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [80, pytest.param(2000, marks=pytest.mark.exhaustive)])
 def test_no_planner_beats_its_bound_whatever_the_magnitudes(count: int) -> None:
     """The validator judges; a bound above a makespan would be an InternalError."""

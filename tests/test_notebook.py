@@ -101,6 +101,7 @@ class Page(HTMLParser):
         return " ".join(self.words)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("of", [small, real])
 def test_a_notebook_shows_a_table_and_the_picture(of: Callable[[], dict[str, Any]], kind: str) -> None:

@@ -108,6 +108,7 @@ CALLS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGINT cannot be sent to a child there")
 @pytest.mark.parametrize("call", CALLS, ids=["offload", "dynprog", "hash", "pooch", "modnn"])
 def test_ctrl_c_ends_a_planner(call: str) -> None:

@@ -138,6 +138,7 @@ def test_the_least_memory_of_a_tiny_graph_is_the_least(count: int) -> None:
     assert checked > 1.8 * count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("any_plan", [False, True])
 def test_what_the_search_finds_is_a_plan_of_that_makespan(any_plan: bool) -> None:
     rng = random.Random(1)

@@ -103,6 +103,7 @@ def refused(name: str, path: Path) -> None:
     assert "\n" not in str(told.value)
 
 
+@pytest.mark.slow
 @EACH
 def test_a_write_that_stops_half_way_leaves_the_old_file_whole(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
@@ -122,6 +123,7 @@ def test_a_write_that_stops_half_way_leaves_the_old_file_whole(name: str, tmp_pa
     assert os.listdir(tmp_path) == [name]
 
 
+@pytest.mark.slow
 @EACH
 def test_where_no_file_can_be_is_told(name: str, tmp_path: Path) -> None:
     file, folder, full = tmp_path / "file", tmp_path / f"folder-{name}", tmp_path / f"full-{name}"
