@@ -86,3 +86,13 @@ def test_bounds_without_a_link_are_told_in_a_sentence() -> None:
 def test_names_of_profiles_are_found_by_a_part() -> None:
     assert ms.profiles.names("resnet18") == tuple(one for one in ms.profiles.names() if "resnet18" in one)
     assert ms.profiles.names("nothing") == ()
+
+
+def test_a_family_and_a_sweep_of_shared_tables_are_summaries() -> None:
+    family = ms.profiles.analytic("alexnet", 8)
+    assert str(family).startswith("alexnet@")
+    assert "up to 8" in str(family)
+    assert "one for each batch" in family._repr_html_()
+    found = ms.sweep(CHAIN, ["rotor", "greedy"], memory=["60%"], beta=2)
+    assert "one table for all memories: rotor;" in str(found)
+    assert "one table" not in str(ms.sweep(CHAIN, ["greedy"], memory=["60%"], beta=2))

@@ -71,6 +71,7 @@ ALL = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_no_name_reaches_a_terminal_as_a_command(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

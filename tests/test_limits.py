@@ -688,6 +688,7 @@ def op(name: str, phase: str, reads: list[str], writes: list[str], layer: int, w
     return {"name": name, "phase": phase, "reads": reads, "writes": writes, "layer": layer, "choices": [choice]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("planner", "reads", "count"),
     [("by_kind", 40_000, 3_000), ("pooch", 40_000, 3_000), ("modnn", 160_000, 1_500)],
@@ -703,6 +704,7 @@ def test_an_op_that_reads_thousands_of_tensors_keeps_the_limit(planner: str, rea
     takes(0.32 + reads * 5e-6, work, graph)
 
 
+@pytest.mark.slow
 def test_fetches_find_their_place_where_all_ops_are_one_layer() -> None:
     """Each looked back to the turn: 6 seconds for a limit of 0.1."""
     maps, ops = [f"m{k}" for k in range(600)], []

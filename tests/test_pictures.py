@@ -50,6 +50,7 @@ def plan(last: float, tmp_path: Path, *, resident: int = 7, **rc: Any) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_bar_that_moves_is_seen_and_another_font_is_not(tmp_path: Path) -> None:
     drawn = plan(3, tmp_path)
     assert tool.difference(drawn, drawn) == 0

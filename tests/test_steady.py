@@ -367,6 +367,7 @@ def test_a_report_shows_where_each_tensor_is_in_a_period(first: int) -> None:
                 assert sum(stay.end - stay.start for stay in use.stays) >= period * (1 - 1e-9), (seed, use.name)
 
 
+@pytest.mark.slow
 def test_what_is_repeated_is_drawn(tmp_path: Path) -> None:
     problem, schedule, machine = random_repeated(7)
     made = {"planner": "by hand", "problem": problem, "schedule": schedule, "device": machine, "runtime": 0.0}

@@ -95,6 +95,7 @@ def test_the_sweep_goes_on_when_a_process_is_killed() -> None:
     assert table.count("planned") == 25
 
 
+@pytest.mark.slow
 def test_a_point_that_kills_its_worker_is_recorded_and_the_others_are_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drive, "run", run_or_die)
     table = ms.sweep(CHAIN, ["greedy"], memory=[*MEMORY, DEADLY], beta=[8e9], executor="processes", jobs=2)

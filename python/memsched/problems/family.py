@@ -13,6 +13,7 @@ from memsched._core import Graph
 from memsched.errors import InvalidInputError, shown
 from memsched.support import checks
 from memsched.support.documents import Document, Saved, Source, check_keys, read_document, read_graph
+from memsched.support.views import Shown
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -31,7 +32,7 @@ def can_split(family: GraphFamily) -> bool:
     return family.batch > 1 if family.batches is None else family.smallest.batch < family.batch
 
 
-class GraphFamily(Saved):
+class GraphFamily(Saved, Shown):
     """A function from batch sizes to graphs with the same ops, tensors and algorithms; only numbers change.
 
     Planners that split a batch into rounds take it instead of a graph.

@@ -15,8 +15,8 @@ from memsched.arena.placement import Placement
 from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.planners.registry import min_memory
 from memsched.problems.bounds import Bounds
-from memsched.problems.family import count_rounds
-from memsched.problems.problem import name_of, peak_memory, profile_link, stages_or_ops
+from memsched.problems.family import GraphFamily, count_rounds
+from memsched.problems.problem import graph_of, name_of, peak_memory, profile_link, stages_or_ops
 from memsched.result import Result, as_fast
 from memsched.show.arena import budget_of, lowest
 from memsched.show.report.sweep_rows import standings
@@ -99,9 +99,18 @@ def _graph(graph: Graph) -> Table:
     return Table(title=f"{name_of(graph)}: a graph of {stages_or_ops(graph)}", rows=[*rows.items()])
 
 
-def _memories(problem: Chain | Graph) -> dict[str, str]:
+def _family(family: GraphFamily) -> Table:
+    rows = {"batches": f"up to {family.batch}", **_memories(family)}
+    title = f"{name_of(family)}: graphs of {counted(len(family.graph.ops), 'op')}, one for each batch"
+    return Table(title=title, rows=[*rows.items()])
+
+
+def _memories(problem: Chain | Graph | GraphFamily) -> dict[str, str]:
     least, most = format_bytes(min_memory(problem)), format_bytes(peak_memory(problem))
-    return {"memory": f"{least} at least, {most} in the plain run", "resident": format_bytes(problem.resident)}
+    return {
+        "memory": f"{least} at least, {most} in the plain run",
+        "resident": format_bytes(graph_of(problem).resident),
+    }
 
 
 def _schedule(schedule: Schedule) -> Table:
@@ -241,11 +250,13 @@ def _sweep(found: Sweep) -> Table:
     note = "fastest: where no other planner was faster" + (
         "; the file that was read claims it" if found.claimed else ""
     )
+    if tabled := sorted({row["planner"] for row in found if row["table_slots"] is not None}):
+        note += f"\n{from_one_table(tabled)}"
     return Table(
         title=f"{counted(len(found), 'point')} of {counted(len({problem_of(row) for row in found.rows}), 'problem')}",
         head=("planner", "planned", "infeasible", "failed", "fastest"),
         rows=rows[:_MOST_ROWS],
-        note=note if len(rows) <= _MOST_ROWS else f"{note}; {_MOST_ROWS} of {len(rows)} planners are shown",
+        note=note if len(rows) <= _MOST_ROWS else f"{_MOST_ROWS} of {len(rows)} planners are shown; {note}",
     )
 
 
@@ -322,6 +333,7 @@ _TABLES: Mapping[type, Callable[[Any], Table]] = {
     Fit: _fit,
     Frontier: _frontier,
     Graph: _graph,
+    GraphFamily: _family,
     Order: _order,
     Placement: _placement,
     Result: _result,
