@@ -52,9 +52,9 @@ def compare(
     -------
     Comparison
         A dict: planner name -> Result, or the MemschedError that the planner raised (InfeasibleError has .min_memory),
-        in the order of `planners`. An input that only one planner refuses is thus an entry, not an exception. Plans that
-        cut the problem alike are held against the largest bound on all plans that was found for one of them, if that is
-        above their own.
+        in the order of `planners`. An input that only one planner refuses is thus an entry, not an exception. Plans
+        that cut the problem alike are held against the largest bound on all plans that was found for one of them, if
+        that is above their own.
 
     Raises
     ------
