@@ -56,6 +56,16 @@ def test_against_a_graph_made_by_hand() -> None:
     assert graph_from_networkx(own, name="other", batch=2, resident=0).batch == 2
 
 
+def test_inputs_that_are_added_late_move_no_ops() -> None:
+    made = nx.DiGraph()
+    for name in ("f1", "f2"):
+        made.add_node(name, time=1, size=8)
+    made.add_node("b", time=1, size=8, phase="bwd")
+    made.add_node("x", role="input", size=4)
+    made.add_edges_from([("x", "f1"), ("f1", "b")])
+    assert [one["name"] for one in graph_from_networkx(made).ops] == ["f1", "f2", "b"]
+
+
 def test_the_example_of_the_docstring() -> None:
     text = (graph_from_networkx.__doc__ or "").replace("# doctest: +SKIP", "")
     test = doctest.DocTestParser().get_doctest(text, {}, "example", None, 0)

@@ -286,6 +286,16 @@ def test_stated_shapes_count_where_none_can_be_inferred() -> None:
         del made.graph.value_info[:]
 
 
+@pytest.mark.parametrize("shape", [["N", 5], [64, 5]])
+def test_no_stated_shape_makes_an_op_possible(shape: list[Any]) -> None:
+    """Exporters state shapes with symbols, which say nothing of a sequence that is too long for its positions."""
+    nodes = [node("MatMul", "x w", "h", name="mm"), node("Add", "h p", "e", name="add"), node("Relu", "e", "y")]
+    made = model(nodes, [value("x", ["N", 3])], ["y"], [constant("w", (3, 5)), constant("p", (2, 5))])
+    made.graph.value_info.append(value("e", shape))
+    with pytest.raises(ms.InvalidInputError, match=r"op 'add' \(Add\) cannot run with these inputs: Incompatible dim"):
+        graph_from_onnx(made, dims={"N": 64})
+
+
 def test_a_batch_that_a_reshape_does_not_know_is_refused() -> None:
     """As of a model that was exported for batch 1: all that is behind it had the bytes of one sample."""
     nodes = [node("Reshape", "x dims", "h", name="flat"), node("MatMul", "h w", "y", name="mm")]

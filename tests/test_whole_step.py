@@ -27,8 +27,11 @@ Json = dict[str, Any]
 Case = tuple[ms.Graph, ms.Schedule, ms.Device]
 
 
-def layers(count: int, *, clip: bool = False) -> ms.Graph:
-    """Layers in a row, each with a parameter, a state of twice its bytes, and an update, listed after the backward."""
+def layers(count: int, *, clip: bool = False, counters: bool = False) -> ms.Graph:
+    """Layers in a row, each with a parameter, a state of twice its bytes, and an update, listed after the backward.
+
+    With counters, each update waits for an operation that counts the steps.
+    """
     tensors, ops, last = [], [], []
     for k in range(count):
         tensors += [tensor(f"p{k}", 16, "persistent"), tensor(f"s{k}", 32, "persistent"), tensor(f"a{k}", 10)]
@@ -37,7 +40,10 @@ def layers(count: int, *, clip: bool = False) -> ms.Graph:
     for k in reversed(range(count)):
         reads = [f"p{k}", f"a{k}", *([f"d{k + 1}"] if k < count - 1 else [])]
         ops.append(op(f"B{k}", reads, [f"d{k}", f"g{k}"], 4.0, phase="bwd"))
-        reads = [f"g{k}", f"p{k}", f"s{k}", *(["norm"] if clip else [])]
+        if counters:
+            tensors += [tensor(f"n{k}", 1, "persistent"), tensor(f"counted{k}", 0, "gradient")]
+            last.append(op(f"C{k}", [f"n{k}"], [f"counted{k}"], 0.0, phase="bwd", once=True, updates=[f"n{k}"]))
+        reads = [f"g{k}", f"p{k}", f"s{k}", *(["norm"] if clip else []), *([f"counted{k}"] if counters else [])]
         last.append(op(f"U{k}", reads, [], 1.0, phase="bwd", once=True, updates=[f"p{k}", f"s{k}"]))
     if clip:
         tensors.append(tensor("norm", 0, "gradient"))
@@ -135,6 +141,22 @@ def test_the_best_of_all_lists(seed: int) -> None:
     assert schedule is not None
     assert period(problem.to_json(), schedule.to_json(), machine.to_json())[0] in (None, pytest.approx(best))
     assert found.makespan == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5])
+def test_updates_that_wait_for_a_counter_run_early_too(share: float) -> None:
+    """Listed last, they would run one after the other, and nothing would hide what travels."""
+    periods = []
+    for counters in (False, True):
+        problem = layers(12, counters=counters)
+        least, peak = ms.min_memory(layers(12), "selective"), ms.peak_memory(layers(12))
+        memory = int(least + share * (peak - least)) + 12 * counters  # for the counters
+        found = ms.selective(problem, device=ms.Device(memory, 8.0, duplex=True), moves=20)
+        assert ms.validate(found).proven
+        periods.append(found.makespan)
+        order = [step["run"] for step in found.schedule.steps if "run" in step]
+        assert order.index("U11") < order.index("B0")
+    assert periods[1] == pytest.approx(periods[0], rel=0.05)  # counters travel, too
 
 
 def test_states_travel_where_that_is_free() -> None:

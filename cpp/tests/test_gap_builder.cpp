@@ -160,3 +160,71 @@ TEST_CASE("a tidied order is an order") {
     }
     CHECK(changed > 10);
 }
+
+TEST_CASE("early updates come right after what they wait for") {
+    Dice dice(23);
+    int early = 0;
+    for (int round = 0; round < 200; ++round) {
+        GraphData data;
+        const OpId layers = dice.roll(1, 6);
+        const auto add = [&](const std::string& name, Role role) {
+            data.tensors.push_back({name, dice.roll(1, 9), role});
+            return static_cast<TensorId>(data.tensors.size()) - 1;
+        };
+        std::vector<TensorId> weights, gradients;
+        for (OpId k = 0; k < layers; ++k) {
+            weights.push_back(add("w" + std::to_string(k), Role::persistent));
+            gradients.push_back(add("g" + std::to_string(k), Role::gradient));
+            Op op{"B" + std::to_string(k), Phase::backward, "op", k, {weights.back()}, {gradients.back()}};
+            op.choices = {{"default", 1, 0}};
+            for (OpId other = 0; other < k; ++other) {
+                if (dice.roll(0, 2) == 0) { // the weight is read again, so that its update has to wait
+                    op.reads.push_back(weights[at(other)]);
+                }
+            }
+            data.ops.push_back(op);
+        }
+        for (OpId k = 0; k < layers; ++k) {
+            const std::string name = std::to_string(k);
+            const TensorId count = add("n" + name, Role::persistent), done = add("d" + name, Role::gradient);
+            data.tensors[at(done)].bytes = 0;
+            Op counts{"C" + name, Phase::backward, "op", layers, {count}, {done}};
+            Op updates{"U" + name, Phase::backward, "op", layers, {gradients[at(k)], weights[at(k)], done}, {}};
+            counts.updates = {count};
+            updates.updates = {weights[at(k)]};
+            for (Op* op : {&counts, &updates}) {
+                op->choices = {{"default", 1, 0}};
+                op->once = true;
+                data.ops.push_back(*op);
+            }
+        }
+        const Graph graph(std::move(data)), waits = with_control_edges(graph);
+        const std::vector<std::vector<OpId>> orders = other_orders(graph, Progress{});
+        for (const std::vector<OpId>& order : orders) {
+            CHECK(in_order(waits, order).ops().size() == graph.ops().size()); // which checks the order
+        }
+        std::vector<OpId> last(at(layers)); // by layer: the last op that its update waits for, but for its counter
+        for (OpId k = 0; k < layers; ++k) {
+            for (OpId op = 0; op < layers; ++op) {
+                const auto& reads = graph.op(op).reads;
+                last[at(k)] = std::ranges::count(reads, weights[at(k)]) > 0 ? op : last[at(k)];
+            }
+        }
+        if (std::ranges::all_of(last, [&](OpId op) { return op == layers - 1; })) {
+            continue; // all are as early as they can be
+        }
+        ++early;
+        std::vector<OpId> place(graph.ops().size());
+        for (std::size_t k = 0; k < place.size(); ++k) {
+            place[at(orders[0][k])] = static_cast<OpId>(k);
+        }
+        for (OpId k = 0; k < layers; ++k) {
+            const OpId counter = layers + 2 * k, update = counter + 1;
+            CHECK(place[at(update)] == place[at(counter)] + 1);
+            for (OpId p = place[at(last[at(k)])] + 1; p < place[at(update)]; ++p) {
+                CHECK(orders[0][at(p)] >= layers); // nothing but updates in between
+            }
+        }
+    }
+    CHECK(early > 100);
+}

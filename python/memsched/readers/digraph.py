@@ -184,8 +184,9 @@ def _of_nodes(what: str, found: Mapping[str, list[Node]]) -> str:
 
 
 def _order(networkx: Any, digraph: Any, names: Mapping[Node, str]) -> list[Node]:
-    """The topological order that is closest to the given one: of all that can come next, the first one does."""
-    place = {node: k for k, node in enumerate(names)}
+    """Inputs and weights, and then ops in the order that is closest to the given one: the first that can come next."""
+    sources = {node for node, attributes in digraph.nodes(data=True) if "role" in attributes}
+    place = {node: k - len(names) * (node in sources) for k, node in enumerate(names)}
     try:
         return list(networkx.lexicographical_topological_sort(digraph, key=place.__getitem__))
     except networkx.NetworkXUnfeasible:

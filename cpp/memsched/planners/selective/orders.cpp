@@ -115,6 +115,38 @@ std::vector<OpId> random_order(const Graph& graph, std::uint64_t seed) {
     return order;
 }
 
+// Each update right after the last op that it waits for, and what only updates wait for right before the first of them.
+// waits: the graph with control edges.
+std::vector<OpId> with_early_updates(const Graph& graph, const Graph& waits) {
+    const IdLists readers = readers_of(waits);
+    const auto updates = [&](OpId op) { return !graph.op(op).updates.empty(); };
+    std::vector<OpId> order = all_ids(graph.ops().size());
+    std::vector<double> place; // by op: that of an op which is no update, and right after or before which it runs
+    std::vector<std::uint8_t> frees(order.size(), 0);
+    for (const OpId op : order) {
+        double earliest = -1;
+        for (const TensorId t : waits.op(op).reads) {
+            const OpId writer = waits.writer(t);
+            earliest = std::max(earliest, writer < 0 ? -1 : place[at(writer)]);
+            frees[at(op)] |= writer >= 0 && waits.tensor(t).bytes > 0;
+        }
+        place.push_back(updates(op) ? earliest : static_cast<double>(op));
+    }
+    for (OpId op = static_cast<OpId>(order.size()) - 1; op >= 0; --op) {
+        double first = static_cast<double>(order.size());
+        for (const TensorId t : waits.op(op).writes) {
+            for (const OpId reader : readers[at(t)]) {
+                first = std::min(first, updates(reader) ? place[at(reader)] : reader - 0.5);
+            }
+        }
+        if (updates(op) && !frees[at(op)] && first < static_cast<double>(order.size())) {
+            place[at(op)] = first;
+        }
+    }
+    std::ranges::stable_sort(order, {}, [&](OpId op) { return std::pair(place[at(op)], updates(op)); });
+    return order;
+}
+
 } // namespace
 
 std::vector<OpId> tidied(const Graph& graph, std::vector<OpId> order, const Progress& progress) {
@@ -141,7 +173,13 @@ Graph in_order(const Graph& graph, const std::vector<OpId>& order) {
 
 std::vector<std::vector<OpId>> other_orders(const Graph& graph, const Progress& progress) {
     if (graph.persistent()) {
-        return other_orders(with_control_edges(graph), progress);
+        const Graph waits = with_control_edges(graph);
+        std::vector<std::vector<OpId>> all = other_orders(waits, progress);
+        if (std::vector<OpId> early = with_early_updates(graph, waits); early != all_ids(graph.ops().size())) {
+            std::erase(all, early);
+            all.insert(all.begin(), std::move(early));
+        }
+        return all;
     }
     const std::vector<OpId> listed = all_ids(graph.ops().size());
     int ticks = 0;

@@ -8,7 +8,8 @@
 
 namespace memsched {
 
-// Beside the listed order: one of little peak memory, and both tidied; random ones of small graphs; none twice.
+// Beside the listed order: one with early updates, if there are any; one of little peak memory, and this and the listed
+// one tidied; random ones of small graphs; none twice.
 std::vector<std::vector<OpId>> other_orders(const Graph& graph, const Progress& progress);
 
 // Moves an op that writes more than it could free right before its first reader, and one that frees more than it writes

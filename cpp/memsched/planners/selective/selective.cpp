@@ -193,19 +193,21 @@ class Search {
     }
 
     // Persistent tensors on the host at the border: those that are idle for the longest time, up to a share of the
-    // bytes.
+    // bytes. The rest goes by the best price so far, or travels last, as the link has enough to do.
     void from_border() {
-        Classes classes = all(MapClass::keep);
         const std::vector<std::size_t> gaps = longest_across_border(fixed_.graph, builder_.gaps());
         const double all_bytes = static_cast<double>(persistent_bytes(fixed_.graph)) / border_shares;
-        double away = 0;
-        int shares = 0;
-        for (const std::size_t g : gaps) {
-            classes[g] = MapClass::swap;
-            away += static_cast<double>(fixed_.graph.tensor(builder_.gaps()[g].tensor).bytes);
-            if (away >= all_bytes * (shares + 1) && !stopped()) {
-                ++shares;
-                ask(classes);
+        for (const Eviction& way : {eviction_, Eviction{eviction_.roots, total_, false}}) {
+            Decisions what{all(MapClass::keep), {}, way};
+            double away = 0;
+            int shares = 0;
+            for (const std::size_t g : gaps) {
+                what.classes[g] = MapClass::swap;
+                away += static_cast<double>(fixed_.graph.tensor(builder_.gaps()[g].tensor).bytes);
+                if (away >= all_bytes * (shares + 1) && !stopped()) {
+                    ++shares;
+                    ask(what);
+                }
             }
         }
     }

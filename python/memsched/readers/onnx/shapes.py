@@ -176,10 +176,25 @@ def _op_by_op(onnx: Any, model: Any, types: dict[str, Any], known: Known, stated
                     _keep(known, name, found[name])
                     new.add(name)
             if name not in known and name in stated:
+                _check_possible(onnx, node, _alone(onnx, model, node, types, known, values))
                 known[name] = stated[name]
                 new.add(name)
             if name in known:
                 shapes[name] = known[name][0]
+
+
+def _check_possible(onnx: Any, node: Any, alone: Any) -> None:
+    """Refuse an op that cannot run on what is known of its inputs, whatever the model states of its results."""
+    if node.domain or not onnx.defs.has(node.op_type):
+        return  # nothing is known of it
+    try:
+        onnx.shape_inference.infer_shapes(alone, strict_mode=True)
+    except onnx.shape_inference.InferenceError as error:
+        reason = str(error).strip().rpartition("] ")[2] or str(error)
+        raise InvalidInputError(
+            f"op '{node.name or node.output[0]}' ({node.op_type}) cannot run with these inputs: {reason}; "
+            "give other dims, or correct the model"
+        ) from error
 
 
 def _alone(onnx: Any, model: Any, node: Any, types: Mapping[str, Any], known: Known, values: Values) -> Any:
