@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -185,8 +186,33 @@ def test_an_optimizer_of_another_model_is_told() -> None:
     masters = torch.optim.Adam([one.detach().double().requires_grad_() for one in model.parameters()])
     assert planned(model, optimizer=masters).resident.optimizer > 0
     step = torch.compile(model, backend="memsched", options={"budget": "100%", "optimizer": other})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "optimizer is")
+        step(*args).sum().backward()
     with pytest.warns(UserWarning, match="optimizer is Adam, which trains no parameter of what is compiled"):
         step(*args).sum().backward()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # Dynamo's, where it breaks
+def test_an_optimizer_may_train_one_of_several_graphs() -> None:
+    class Broken(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 48))
+            self.second = nn.Sequential(nn.Linear(48, 64), nn.Tanh(), nn.Linear(64, 7))
+
+        def forward(self, x: Any) -> Any:
+            x = self.first(x)
+            torch._dynamo.graph_break()
+            return self.second(x)
+
+    model = Broken()
+    optimizer = torch.optim.AdamW(model.second.parameters())
+    step = torch.compile(model, backend="memsched", options={"budget": "100%", "optimizer": optimizer})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "optimizer is")
+        for _ in range(3):
+            step(torch.randn(64, 64)).square().mean().backward()
 
 
 def test_a_report_says_that_no_optimizer_is_counted() -> None:

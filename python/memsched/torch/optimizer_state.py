@@ -124,14 +124,15 @@ def bytes_beside(optimizer: Any, model: torch.nn.Module) -> int:
     return distinct_bytes([*others, *(one.grad for one in others)])
 
 
-def is_strange(optimizer: Any, parameters: Iterable[torch.Tensor]) -> bool:
+def is_strange(optimizer: Any, parameters: Iterable[torch.Tensor], *, all_of_model: bool = True) -> bool:
     """Whether it trains none of these parameters, of which there are some, nor what may be copies or shards of them."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         return False
     own, trained = list(parameters), trained_by(optimizer)
     if not {id(one) for one in own}.isdisjoint(map(id, trained)):
         return False
-    return bool(own) and not {one.shape for one in trained} <= {one.shape for one in own}
+    shapes, known = {one.shape for one in trained}, {one.shape for one in own}
+    return bool(own) and (not shapes <= known if all_of_model else shapes.isdisjoint(known))
 
 
 def optimizer_named(spec: str, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer | int:

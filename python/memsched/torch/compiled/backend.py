@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -39,6 +40,9 @@ from memsched.torch.compiled.update_writing import write_updates
 from memsched.torch.compiled.wrapper import around
 from memsched.torch.errors import CaptureError
 from memsched.torch.optimizer_state import is_strange
+
+_CHECKED = 2  # calls of each graph, until it is known what the optimiser trains
+_TRAINING: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # those that train something that is compiled
 
 
 def memsched(
@@ -157,13 +161,13 @@ def _called(
 ) -> Callable[..., Any]:
     """What runs a graph: the direct call, where there is one and nothing is around it that it does not know."""
 
-    owned = not isinstance(optimizer, torch.optim.Optimizer)
+    calls = 0 if isinstance(optimizer, torch.optim.Optimizer) else _CHECKED
 
     def call(*args: Any) -> Any:
-        nonlocal owned
-        if not owned:  # the parameters are known now
-            owned = True
-            _check_optimizer(optimizer, args)
+        nonlocal calls
+        if calls < _CHECKED:  # the parameters are known now
+            calls += 1
+            _check_optimizer(optimizer, args, first=calls == 1)
         if direct and torch.is_grad_enabled() and not saving_is_hooked():
             return direct[0](*args)
         results = planned(*args)
@@ -174,8 +178,14 @@ def _called(
     return call
 
 
-def _check_optimizer(optimizer: torch.optim.Optimizer, args: Sequence[Any]) -> None:
-    if is_strange(optimizer, [one for one in args if isinstance(one, torch.nn.Parameter) and one.requires_grad]):
+def _check_optimizer(optimizer: torch.optim.Optimizer, args: Sequence[Any], *, first: bool) -> None:
+    """Once all graphs of a step have run, and one runs again, tell that the optimiser trains nothing of any."""
+    if first:
+        own = [one for one in args if isinstance(one, torch.nn.Parameter) and one.requires_grad]
+        if not is_strange(optimizer, own, all_of_model=False):
+            _TRAINING.add(optimizer)
+    elif optimizer not in _TRAINING:
+        _TRAINING.add(optimizer)  # told once
         warnings.warn(
             f"optimizer is {type(optimizer).__name__}, which trains no parameter of what is compiled: was it built for "
             "another model? Its state is counted",

@@ -118,8 +118,8 @@ def check_parameters(model: torch.nn.Module, updates: Updates) -> None:
             raise InvalidInputError(f"{name} {frozen} when the step was planned; plan it as it is now")
     if form_of(updates.optimizer) != updates.form:
         raise InvalidInputError(
-            "the optimizer has other groups, or other options besides their values (such as momentum, which was 0), "
-            "than when the step was planned; plan it as it is now"
+            "the optimizer has other groups, or other options that are 0 (such as momentum, which was 0, or a "
+            "weight_decay that was not), than when the step was planned; plan it as it is now"
         )
     if called := called_around(updates.optimizer):
         raise InvalidInputError(
