@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -15,6 +16,7 @@ from memsched.cli.app import command_line
 
 CHAIN = ms.profiles.load("resnet18-224-b32")
 POINT = ("40%", "12GB/s")
+SMALL = ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 4, 4])
 
 
 def run(line: str, status: int = 0) -> str:
@@ -44,6 +46,14 @@ def test_an_option_is_more_than_what_all_are_given() -> None:
     )
     assert same(found["greedy"], cut)
     assert same(found["vdnn"], ms.vdnn(CHAIN, *POINT, chunk="storage"))
+
+
+def test_none_is_a_value() -> None:
+    """Of slots it asks for the exact table; it was taken for the default, and the plan was of 500 slots."""
+    exact = ms.dynprog(SMALL, 20, 1, slots=None)
+    assert exact.params["slots"] is None
+    assert same(ms.plan(SMALL, 20, 1, planner="dynprog", options={"slots": None}), exact)
+    assert same(ms.compare(SMALL, 20, 1, planners=["dynprog"], options={"dynprog": {"slots": None}})["dynprog"], exact)
 
 
 def test_the_command_line_takes_them() -> None:
@@ -94,6 +104,15 @@ def test_what_no_planner_takes_is_refused_before_any_runs(call: Callable[[], obj
         call()
 
 
+def test_the_command_line_takes_none_and_lists(tmp_path: Path) -> None:
+    SMALL.save(tmp_path / "chain.json")
+    exact = json.loads(run(f"plan {tmp_path}/chain.json -m 20 -b 1 -p dynprog -O slots=none --json"))
+    assert exact["params"]["slots"] is None
+    line = f"plan {tmp_path}/chain.json -m 20 -b 1 -p olla -O keep="
+    assert "olla on chain" in run(line + "[]")
+    assert "must be a list" not in run(line + '["x"]', 2)
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [
@@ -103,7 +122,7 @@ def test_what_no_planner_takes_is_refused_before_any_runs(call: Callable[[], obj
         ("plan {} -p pofo -O pofo.slots=20", "--option is 'pofo.slots=20'; write NAME=VALUE, as in -O slots=2000"),
         ("compare {} -p pofo -O slots=20", "write PLANNER.NAME=VALUE, as in -O pofo.slots=2000"),
         ("plan {} -p pofo -O slots=many", "slots is 'many'; it must be a whole number from 1 to 1000000"),
-        ("plan {} -p pofo -O slots=[1]", "slots is '[1]'; it must be a whole number"),
+        ("plan {} -p pofo -O slots=[1]", "slots is [1]; it must be a whole number"),
     ],
 )
 def test_the_command_line_tells_how_to_write_them(line: str, told: str) -> None:

@@ -275,6 +275,13 @@ def test_durations_and_dates_are_no_numbers(dtype: str, column: str) -> None:
         ms.Chain.from_frame({**columns, column: np.array([1, 2], dtype=dtype)})
 
 
+def test_durations_of_polars_are_no_numbers() -> None:
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame(chain_to_columns(EXPECTED)).with_columns(polars.duration(seconds=1).alias("forward_time"))
+    with pytest.raises(ms.InvalidInputError, match="column 'forward_time' of the frame has durations or dates"):
+        ms.Chain.from_frame(frame)
+
+
 @pytest.mark.parametrize("cell", ['"conv', '"6"0'])
 def test_quotes_that_are_not_closed_swallow_no_stages(tmp_path: Path, cell: str) -> None:
     path = tmp_path / "c.csv"

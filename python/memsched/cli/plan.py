@@ -61,12 +61,12 @@ TIME_LIMIT_OF_SEVERAL = inputs.time_limit_option(_SEARCH.format("a number of mov
 
 
 def _value(text: str) -> Any:
-    """A number, true or false, or else the text."""
+    """A number, true, false, none or a list in JSON, or else the text."""
     try:
-        value = json.loads(text)
+        value = json.loads("null" if text.lower() == "none" else text)
     except ValueError:
         return text
-    return value if isinstance(value, int | float) else text
+    return text if isinstance(value, str | dict) else value
 
 
 def _read_options(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:

@@ -102,6 +102,11 @@ def options_of(plan: Callable[..., Result]) -> Mapping[str, inspect.Parameter]:
 
 
 def takes(plan: Callable[..., Result], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The given options that the planner takes, without those that are None (the default)."""
+    """The given options that the planner takes."""
     known = options_of(plan)
-    return {name: value for name, value in given.items() if name in known and value is not None}
+    return {name: value for name, value in given.items() if name in known}
+
+
+def for_all(**options: object) -> dict[str, object]:
+    """Options for whichever planners take them; None leaves each its own."""
+    return {name: value for name, value in options.items() if value is not None}

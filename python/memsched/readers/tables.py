@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -125,11 +126,12 @@ def _columns_of(frame: Any) -> Columns:
             column = index[key] if key in index else frame[key]
         except (KeyError, TypeError, AttributeError) as error:  # it only looks like a data frame
             raise InvalidInputError(f"column '{key}' of the frame cannot be read: {error!r}") from error
-        if getattr(getattr(column, "dtype", None), "kind", "") in ("m", "M"):  # whose tolist() makes numbers of some
-            raise InvalidInputError(f"column '{key}' of the frame has durations or dates; give seconds and bytes")
-        if not checks.is_list(column):
+        kind = getattr(getattr(column, "dtype", None), "kind", "")  # that of pandas makes numbers of some
+        if kind not in ("m", "M") and not checks.is_list(column):
             raise InvalidInputError(f"column '{key}' of the frame is {shown(column)}; it must be a list")
         columns[key] = column.tolist() if hasattr(column, "tolist") else list(column)
+        if kind in ("m", "M") or any(isinstance(one, datetime.timedelta | datetime.date) for one in columns[key]):
+            raise InvalidInputError(f"column '{key}' of the frame has durations or dates; give seconds and bytes")
     lengths = {key: len(column) for key, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise InvalidInputError(f"the columns of the frame have different lengths: {shown(lengths)}; give them as many")

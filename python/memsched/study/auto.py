@@ -14,7 +14,7 @@ from typing import Any, cast
 from memsched._core import Chain, Device, op_count
 from memsched.errors import InfeasibleError, InvalidInputError, LimitError, MemschedError
 from memsched.planners.call import LEAST_TIME, Draft, too_short, tried_until
-from memsched.planners.entry import options_of, takes
+from memsched.planners.entry import for_all, options_of, takes
 from memsched.planners.registry import PLANNERS, check_planner, planners_of
 from memsched.planners.remat.pebbles import pebbles, suits
 from memsched.problems.bounds import bound_of, certified, graph_bound, recompute_bound
@@ -115,7 +115,7 @@ def plan(
     began = time.perf_counter()
     device, chunk = make_device(problem, M, beta, device), quantities.chunk(chunk)
     time_limit = quantities.time_limit(time_limit)
-    shared: dict[str, object] = {"chunk": chunk, "time_limit": time_limit}
+    shared = for_all(chunk=chunk, time_limit=time_limit)
     own = mapping("options", options, "option -> value")
     if planner == "auto" and own:
         raise InvalidInputError("options are those of one planner, and auto runs all; name the planner")
@@ -123,9 +123,8 @@ def plan(
     graph_of(problem, chunk)  # refuses what no planner accepts, so that any later error belongs to one planner
     checks.progress(progress)
     if planner == "auto":
-        given = {name: value for name, value in shared.items() if value is not None}
         with tried_until(began + time_limit) if time_limit else nullcontext():
-            return _bounded(_best_of_ladder(problem, device, given, progress), began)
+            return _bounded(_best_of_ladder(problem, device, shared, progress), began)
     found = outcome(plan_of(planner), problem, device, {**shared, **own, **told(progress, planner, {})})
     if isinstance(found, MemschedError):
         raise found

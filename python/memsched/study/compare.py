@@ -7,6 +7,7 @@ from typing import Any
 
 from memsched._core import Device
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError, shown
+from memsched.planners.entry import for_all
 from memsched.planners.registry import planners_of
 from memsched.problems.budget import make_device
 from memsched.problems.problem import ChunkLike, Problem, graph_of
@@ -85,7 +86,7 @@ def compare(
     for name, run in runs.items():
         say = {"progress": progress} if name == "auto" else told(progress, name, found)
         own = search_limits(problem) if name in BY_THE_CLOCK and time_limit is None else {}
-        shared = {"chunk": chunk, "time_limit": time_limit}
+        shared = for_all(chunk=chunk, time_limit=time_limit)
         found[name] = outcome(run, problem, device, {**own, **shared, **wanted.get(name, {}), **say})
     found.share_bounds()
     refused = [outcome for outcome in found.values() if isinstance(outcome, InvalidInputError)]

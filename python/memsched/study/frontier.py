@@ -15,7 +15,7 @@ from memsched import _core
 from memsched._core import Chain, Device
 from memsched.errors import InfeasibleError, InvalidInputError, LimitError, shown
 from memsched.planners.call import Draft, tried_until
-from memsched.planners.entry import takes
+from memsched.planners.entry import for_all, takes
 from memsched.planners.registry import least_on, planner_named
 from memsched.planners.remat.recompute import make_table, most_slots
 from memsched.problems.budget import make_device, memory_of, refuse_percents
@@ -191,7 +191,7 @@ def frontier(
         capacity = max(1, min(memories[-1], peak_memory(problem)) - problem.resident)
         table = make_table(problem, capacity, slots or min(MOST_SLOTS, most_slots(problem)), threads=threads)
         run = partial(tabled, table=table)
-    options = takes(run, {"chunk": chunk, "time_limit": time_limit})
+    options = takes(run, for_all(chunk=chunk, time_limit=time_limit))
     results: list[Result | None] = []
     best: Result | None = None
     found: Result | None

@@ -88,7 +88,7 @@ def check_header(path: str, *, read_only: bool) -> bool:
         raise StoreError(f"'{path}' is a store of version 1, which can only be read; sweep into a new file")
     if version not in (1, _VERSION):
         raise StoreError(
-            f"'{path}' is a store of version {version}, and this memsched reads version {_VERSION}; "
+            f"'{path}' is a store of version {version}, and this memsched reads versions 1 and {_VERSION}; "
             "sweep into a new file, or use the memsched that made it"
         )
     return version == 1
