@@ -48,10 +48,16 @@ class Tidying {
         for (const OpId op : ops) {
             OpId earliest = 0;
             Bytes freed = 0;
+            std::vector<OpId> with; // what it waits for and can move right before it
             for (const TensorId t : graph_.op(op).reads) {
                 const OpId writer = graph_.writer(t);
-                earliest = std::max(earliest, writer < 0 ? 0 : place_[at(writer)] + 1);
-                if (writer < 0 || last_read(t) != place_[at(op)]) {
+                if (writer >= 0 && is_light(writer)) {
+                    with.push_back(writer);
+                    earliest = std::max(earliest, ready(writer));
+                } else {
+                    earliest = std::max(earliest, writer < 0 ? 0 : place_[at(writer)] + 1);
+                }
+                if (writer < 0 || graph_.tensor(t).bytes == 0 || last_read(t) != place_[at(op)]) {
                     continue;
                 }
                 freed += graph_.tensor(t).bytes;
@@ -60,6 +66,11 @@ class Tidying {
                 }
             }
             if (freed > written_bytes(graph_, graph_.op(op))) {
+                for (const OpId writer : with) {
+                    if (place_[at(writer)] >= earliest) {
+                        moved |= move(writer, earliest++);
+                    }
+                }
                 moved |= move(op, earliest);
             }
         }
@@ -67,6 +78,21 @@ class Tidying {
     }
 
   private:
+    // Whether it holds nothing and frees nothing, such as one that counts the steps for an update.
+    bool is_light(OpId op) const {
+        const auto has_bytes = [&](TensorId t) { return graph_.writer(t) >= 0 && graph_.tensor(t).bytes > 0; };
+        return written_bytes(graph_, graph_.op(op)) == 0 && std::ranges::none_of(graph_.op(op).reads, has_bytes);
+    }
+
+    // Where the last op that it waits for is done.
+    OpId ready(OpId op) const {
+        OpId found = 0;
+        for (const TensorId t : graph_.op(op).reads) {
+            found = std::max(found, graph_.writer(t) < 0 ? 0 : place_[at(graph_.writer(t))] + 1);
+        }
+        return found;
+    }
+
     OpId last_read(TensorId tensor) {
         pace_.spend(static_cast<std::int64_t>(readers_[at(tensor)].size()));
         OpId last = -1;
@@ -115,38 +141,6 @@ std::vector<OpId> random_order(const Graph& graph, std::uint64_t seed) {
     return order;
 }
 
-// Each update right after the last op that it waits for, and what only updates wait for right before the first of them.
-// waits: the graph with control edges.
-std::vector<OpId> with_early_updates(const Graph& graph, const Graph& waits) {
-    const IdLists readers = readers_of(waits);
-    const auto updates = [&](OpId op) { return !graph.op(op).updates.empty(); };
-    std::vector<OpId> order = all_ids(graph.ops().size());
-    std::vector<double> place; // by op: that of an op which is no update, and right after or before which it runs
-    std::vector<std::uint8_t> frees(order.size(), 0);
-    for (const OpId op : order) {
-        double earliest = -1;
-        for (const TensorId t : waits.op(op).reads) {
-            const OpId writer = waits.writer(t);
-            earliest = std::max(earliest, writer < 0 ? -1 : place[at(writer)]);
-            frees[at(op)] |= writer >= 0 && waits.tensor(t).bytes > 0;
-        }
-        place.push_back(updates(op) ? earliest : static_cast<double>(op));
-    }
-    for (OpId op = static_cast<OpId>(order.size()) - 1; op >= 0; --op) {
-        double first = static_cast<double>(order.size());
-        for (const TensorId t : waits.op(op).writes) {
-            for (const OpId reader : readers[at(t)]) {
-                first = std::min(first, updates(reader) ? place[at(reader)] : reader - 0.5);
-            }
-        }
-        if (updates(op) && !frees[at(op)] && first < static_cast<double>(order.size())) {
-            place[at(op)] = first;
-        }
-    }
-    std::ranges::stable_sort(order, {}, [&](OpId op) { return std::pair(place[at(op)], updates(op)); });
-    return order;
-}
-
 } // namespace
 
 std::vector<OpId> tidied(const Graph& graph, std::vector<OpId> order, const Progress& progress) {
@@ -171,16 +165,10 @@ Graph in_order(const Graph& graph, const std::vector<OpId>& order) {
     return Graph(std::move(data));
 }
 
-std::vector<std::vector<OpId>> other_orders(const Graph& graph, const Progress& progress) {
-    if (graph.persistent()) {
-        const Graph waits = with_control_edges(graph);
-        std::vector<std::vector<OpId>> all = other_orders(waits, progress);
-        if (std::vector<OpId> early = with_early_updates(graph, waits); early != all_ids(graph.ops().size())) {
-            std::erase(all, early);
-            all.insert(all.begin(), std::move(early));
-        }
-        return all;
-    }
+namespace {
+
+// advanced: also the listed order with nothing but advances.
+std::vector<std::vector<OpId>> orders_of(const Graph& graph, bool advanced, const Progress& progress) {
     const std::vector<OpId> listed = all_ids(graph.ops().size());
     int ticks = 0;
     const Progress some{[&](double fraction) { return progress.tick(fraction) || ++ticks > most_ticks; }};
@@ -191,6 +179,14 @@ std::vector<std::vector<OpId>> other_orders(const Graph& graph, const Progress& 
     const order::Problem problem = order::order_problem(graph, keep);
     std::vector<OpId> low = order::least_memory_order(problem, some).order;
     std::vector<std::vector<OpId>> all{tidied(graph, listed, progress), tidied(graph, low, progress), low};
+    if (advanced) {
+        Tidying early(graph, listed, progress);
+        try {
+            early.advance();
+        } catch (const Stopped&) { // each move leaves an order
+        }
+        all.push_back(early.order());
+    }
     for (std::size_t seed = 1; seed * graph.ops().size() <= random_ops; ++seed) {
         all.push_back(random_order(graph, seed));
     }
@@ -199,6 +195,13 @@ std::vector<std::vector<OpId>> other_orders(const Graph& graph, const Progress& 
     const auto beyond = std::unique(all.begin(), all.end());
     all.erase(std::remove(all.begin(), beyond, listed), all.end());
     return all;
+}
+
+} // namespace
+
+std::vector<std::vector<OpId>> other_orders(const Graph& graph, const Progress& progress) {
+    return graph.persistent() ? orders_of(with_control_edges(graph), true, progress)
+                              : orders_of(graph, false, progress);
 }
 
 } // namespace memsched

@@ -8,12 +8,12 @@
 
 namespace memsched {
 
-// Beside the listed order: one with early updates, if there are any; one of little peak memory, and this and the listed
-// one tidied; random ones of small graphs; none twice.
+// Beside the listed order: one of little peak memory, and both tidied; of whole steps the listed one with early
+// updates; random ones of small graphs; none twice.
 std::vector<std::vector<OpId>> other_orders(const Graph& graph, const Progress& progress);
 
 // Moves an op that writes more than it could free right before its first reader, and one that frees more than it writes
-// right after what it waits for.
+// right after what it waits for. What holds nothing, such as the counter of an update, is moved along.
 std::vector<OpId> tidied(const Graph& graph, std::vector<OpId> order, const Progress& progress);
 
 // The same graph, with its ops in this order.
