@@ -39,7 +39,7 @@ void keep_steps(StepList& list, const std::vector<StepId>& order) {
 
 // Removes the offloads of tensors that are never prefetched, from a list without addresses. The plan stays legal and
 // gets no slower: what waited waits for less. Offloads of results, which no op reads, stay: the host copy is what is
-// left of them.
+// left of them. So do those of persistent tensors, whose copies are there at the border.
 void drop_unused_offloads(const Graph& graph, StepList& list) {
     std::vector<std::uint8_t> fetched(graph.tensors().size());
     for (const Step& step : list.steps) {
@@ -50,7 +50,8 @@ void drop_unused_offloads(const Graph& graph, StepList& list) {
     std::vector<StepId> kept = all_ids(list.steps.size());
     std::erase_if(kept, [&](StepId k) {
         const Step& step = list.steps[at(k)];
-        return step.verb == Verb::offload && !fetched[at(step.id)] && graph.read(step.id);
+        return step.verb == Verb::offload && !fetched[at(step.id)] && graph.read(step.id) &&
+               !graph.tensor(step.id).persistent();
     });
     keep_steps(list, kept);
 }

@@ -395,8 +395,7 @@ std::optional<SelectiveSolution> selective(const Graph& graph, const Device& dev
     for (const auto& search : searches) {
         evaluations += search->evaluations();
     }
-    return graph.persistent() ? SelectiveSolution{best().steps(), evaluations}
-                              : finished(graph, best().steps(), evaluations);
+    return finished(graph, best().steps(), evaluations);
 }
 
 } // namespace memsched
