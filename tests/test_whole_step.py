@@ -156,7 +156,40 @@ def test_updates_that_wait_for_a_counter_run_early_too(share: float) -> None:
         periods.append(found.makespan)
         order = [step["run"] for step in found.schedule.steps if "run" in step]
         assert order.index("U11") < order.index("B0")
-    assert periods[1] == pytest.approx(periods[0], rel=0.05)  # counters travel, too
+    assert periods[1] <= 1.05 * periods[0]  # counters travel, too
+
+
+def test_nothing_is_sent_that_never_comes_back() -> None:
+    for share in (0.2, 0.4, 0.6):
+        problem = layers(16)
+        least, peak = ms.min_memory(problem, "selective"), ms.peak_memory(problem)
+        for rate in (4.0, 8.0, 24.0):
+            found = ms.selective(problem, device=ms.Device(int(least + share * (peak - least)), rate), moves=100)
+            steps, roles = found.schedule.steps, {one["name"]: one["role"] for one in problem.tensors}
+            sent, back = ({one[verb] for one in steps if verb in one} for verb in ("offload", "prefetch"))
+            assert {name for name in sent - back if roles[name] != "persistent"} == set()
+
+
+def test_lists_for_less_memory_start_their_fetches_earlier() -> None:
+    """A new user's step, in 20 % of the way: 143.8 ms with lists that use all of the memory, and bound 104 ms."""
+    tensors: list[Json] = [tensor("x", 8, "input")]
+    forward, back = [], []
+    for k in range(16):
+        tensors += [tensor(f"w{k}", 16, "persistent"), tensor(f"m{k}", 32, "persistent"), tensor(f"a{k}", 24)]
+        tensors += [tensor(f"g{k}", 16, "gradient"), tensor(f"d{k}", 24, "gradient")]
+        before = f"a{k - 1}" if k else "x"
+        forward.append(op(f"F{k}", [before, f"w{k}"], [f"a{k}"], 2.0))
+    for k in reversed(range(16)):
+        reads = [f"d{k + 1}" if k < 15 else f"a{k}", f"a{k - 1}" if k else "x", f"w{k}"]
+        back.append(op(f"B{k}", reads, [f"g{k}", f"d{k}"], 4.0, phase="bwd"))
+        owned = [f"w{k}", f"m{k}"]
+        back.append(op(f"U{k}", [f"g{k}", *owned], [], 0.5, phase="bwd", once=True, updates=owned))
+    problem = ms.Graph.from_json(graph(tensors, [*forward, *back]))
+    link = 24e9 / 2**20 * 1e-3  # 24 GB/s, in MiB per ms
+    found = ms.selective(problem, "20%", link)
+    assert found.makespan < 1.1 * 104
+    assert ms.validate(found).proven
+    assert ms.selective(problem, "40%", link).optimal
 
 
 def test_states_travel_where_that_is_free() -> None:

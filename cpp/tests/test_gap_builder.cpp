@@ -171,12 +171,24 @@ TEST_CASE("early updates come right after what they wait for") {
             data.tensors.push_back({name, dice.roll(1, 9), role});
             return static_cast<TensorId>(data.tensors.size()) - 1;
         };
+        const auto made = [](const std::string& name, int layer, const std::vector<TensorId>& reads,
+                             const std::vector<TensorId>& writes, const std::vector<TensorId>& updates) {
+            Op op;
+            op.name = name;
+            op.phase = Phase::backward;
+            op.layer = layer;
+            op.reads = reads;
+            op.writes = writes;
+            op.choices = {{"default", 1, 0}};
+            op.once = !updates.empty();
+            op.updates = updates;
+            return op;
+        };
         std::vector<TensorId> weights, gradients;
         for (OpId k = 0; k < layers; ++k) {
             weights.push_back(add("w" + std::to_string(k), Role::persistent));
             gradients.push_back(add("g" + std::to_string(k), Role::gradient));
-            Op op{"B" + std::to_string(k), Phase::backward, "op", k, {weights.back()}, {gradients.back()}};
-            op.choices = {{"default", 1, 0}};
+            Op op = made("B" + std::to_string(k), k, {weights.back()}, {gradients.back()}, {});
             for (OpId other = 0; other < k; ++other) {
                 if (dice.roll(0, 2) == 0) { // the weight is read again, so that its update has to wait
                     op.reads.push_back(weights[at(other)]);
@@ -188,15 +200,9 @@ TEST_CASE("early updates come right after what they wait for") {
             const std::string name = std::to_string(k);
             const TensorId count = add("n" + name, Role::persistent), done = add("d" + name, Role::gradient);
             data.tensors[at(done)].bytes = 0;
-            Op counts{"C" + name, Phase::backward, "op", layers, {count}, {done}};
-            Op updates{"U" + name, Phase::backward, "op", layers, {gradients[at(k)], weights[at(k)], done}, {}};
-            counts.updates = {count};
-            updates.updates = {weights[at(k)]};
-            for (Op* op : {&counts, &updates}) {
-                op->choices = {{"default", 1, 0}};
-                op->once = true;
-                data.ops.push_back(*op);
-            }
+            const TensorId weight = weights[at(k)];
+            data.ops.push_back(made("C" + name, layers, {count}, {done}, {count}));
+            data.ops.push_back(made("U" + name, layers, {gradients[at(k)], weight, done}, {}, {weight}));
         }
         const Graph graph(std::move(data)), waits = with_control_edges(graph);
         const std::vector<std::vector<OpId>> orders = other_orders(graph, Progress{});

@@ -34,6 +34,7 @@ MOVES = 300_000  # limit on the moves of auto's searches around plans of a chain
 MOST_MOVES, MOVES_PER_STAGE = 8192, 512  # the same, of long and of short chains
 FEW_PER_STAGE, FEWEST = 128, 12  # and of chains of so few stages, which more moves make no faster
 WALKS = 4  # of selective on a chain
+ALONE: dict[str, object] = {"moves": 3000, "walks": WALKS}  # of selective on a short graph that no other plans
 SHORT = 24  # stages, or half the ops: up to here auto tries all rungs, or gives them half of its time limit
 SEARCHES = ("offload", "selective", "pooch")  # these use all the time they get, and so come last, in this order
 BY_THE_CLOCK = ("offload",)  # planners of chains that stop after a time by default, and after moves in auto
@@ -147,11 +148,13 @@ def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object], 
         graph = graph_of(problem, chunk)
         if seconds < (needed := SECONDS_AN_OP * op_count(graph)) - LEAST_TIME:
             raise too_short(seconds, "auto", needed, graph)
-        found = _run_in_turn(problem, device, fixed, began + (seconds / 2 if short else seconds), progress)
+        shared = seconds / 2 if short and len(names) > 1 else seconds
+        found = _run_in_turn(problem, device, fixed, began + shared, progress)
     else:
         found, timed = {}, isinstance(problem, Chain) or not short or seconds is None
+        alone = ALONE if len(names) == 1 and short else {}
         for name in names:
-            own = _auto(name, fixed | given, timed=timed) | told(progress, name, found)
+            own = alone | _auto(name, fixed | given, timed=timed) | told(progress, name, found)
             found[name] = outcome(PLANNERS[name].plan, problem, device, own)
     if all(isinstance(one, InvalidInputError) for one in found.values()):
         raise _none_found(problem, device, found, seconds)
@@ -199,7 +202,8 @@ def _run_in_turn(
         needed = PLANNERS[name].least_time(graph, device)
         if left <= needed and quickest < math.inf:
             continue
-        share = max(needed, left / (2 if at == 0 and name == BEST else len(names) - at))  # and no more than is left:
+        parts = min(2, len(names)) if at == 0 and name == BEST else len(names) - at
+        share = max(needed, left / parts)  # and no more than is left:
         own = _auto(name, options | {"time_limit": max(LEAST_SHARE, min(share, left))}) | told(progress, name, found)
         found[name] = one = outcome(PLANNERS[name].plan, problem, device, own)
         if name == BEST and isinstance(one, LimitError):

@@ -4,15 +4,14 @@
 #include "memsched/model/fixed_choices.h"
 #include "memsched/model/lifetimes.h"
 #include "memsched/planners/selective/annealing.h"
+#include "memsched/planners/selective/changes.h"
 #include "memsched/planners/selective/orders.h"
 #include "memsched/planners/selective/starts.h"
 #include "memsched/planners/selective/whole_step.h"
 #include "memsched/simulate/simulate.h"
 #include "memsched/support/late_acceptance.h"
-#include "memsched/support/mix.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <memory>
 #include <random>
@@ -20,20 +19,12 @@
 namespace memsched {
 namespace {
 
-using Classes = std::vector<MapClass>;
-
 constexpr std::size_t most_finalists = 2;    // searches that go on after a first look,
 constexpr std::int64_t finalist_moves = 200; // and their moves, at most, before the best alone goes on
 constexpr double far = 0.01;                 // from the bound: the list of runs is annealed, too,
-constexpr std::size_t few_decisions = 200;   // up to here, moves change classes rather than prices
-constexpr int border_shares = 16;            // of the persistent tensors that are on the host at the border
+constexpr int slacks = 10;
+constexpr int border_shares = 16;      // of the persistent tensors that are on the host at the border
 constexpr std::size_t mixed_ops = 300; // in all searches with algorithms at random, of which small graphs have many
-
-struct Decisions {
-    Classes classes;
-    std::vector<float> weights;
-    Eviction eviction;
-};
 
 class Search {
   public:
@@ -44,25 +35,18 @@ class Search {
           capacity_(device.memory - fixed_.graph.resident()),
           builder_(closed_ ? *closed_ : fixed_.graph, device, progress),
           simulator_(fixed_.graph, device, device.memory), progress_(progress),
-          annealing_(fixed_.graph, simulator_, capacity_, linked_) {
+          changes_(fixed_.graph, builder_.gaps(), linked_), annealing_(fixed_.graph, simulator_, capacity_, linked_) {
         for (const Op& op : fixed_.graph.ops()) {
             total_ += op.choices[0].time;
         }
         least_ = total_;
-        double sum = 0;
-        for (std::size_t g = 0; g < builder_.gaps().size(); ++g) {
-            const TensorId tensor = builder_.gaps()[g].tensor;
-            if (linked_ || fixed_.graph.repeatable(tensor)) {
-                decisions_.push_back(g);
-                sums_.push_back(sum += static_cast<double>(fixed_.graph.tensor(tensor).bytes));
-            }
-        }
     }
 
     Seconds ask(const Classes& classes) { return ask(Decisions{classes, {}, eviction_}); }
     Seconds ask(const Decisions& what) {
         ++evaluations_;
-        if (!builder_.build(what.classes, what.weights, what.eviction, capacity_, list_)) {
+        const auto room = capacity_ - static_cast<Bytes>(what.slack * static_cast<double>(capacity_));
+        if (!builder_.build(what.classes, what.weights, what.eviction, room, list_)) {
             return Simulator::illegal;
         }
         if (closed_) {
@@ -92,6 +76,7 @@ class Search {
         from_prices();
         if (linked_ && fixed_.graph.persistent()) {
             from_border();
+            from_slack();
         }
     }
 
@@ -125,19 +110,19 @@ class Search {
 
     // Goes on.
     void walk(std::int64_t moves) {
-        if (decisions_.empty() || !has_plan()) {
+        if (changes_.count() == 0 || !has_plan()) {
             return;
         }
         Decisions next;
         for (std::int64_t move = 0; move < moves && !stopped(); ++move) {
             next = current_;
-            change(next, random_);
+            changes_.change(next, random_);
             const Seconds before = best_;
             if (late_.accept(ask(next))) {
                 std::swap(current_, next);
             }
             waited_ = best_ < before * (1 - 1e-12) ? 0 : waited_ + 1;
-            if (waited_ > 50 + 2 * static_cast<std::int64_t>(decisions_.size())) {
+            if (waited_ > 50 + 2 * static_cast<std::int64_t>(changes_.count())) {
                 current_ = chosen_;
                 late_.restart(best_);
                 waited_ = 0;
@@ -212,6 +197,15 @@ class Search {
         }
     }
 
+    // The best plan so far, listed for less memory.
+    void from_slack() {
+        for (int k = 1; has_plan() && !stopped() && k <= slacks; ++k) {
+            Decisions what = chosen_;
+            what.slack = most_slack * k / slacks;
+            ask(what);
+        }
+    }
+
     // Shares of what may run again, and of what then exceeds the memory: the best of a grid, and then of finer steps.
     void from_cuts(OpId p) {
         Pace pace(progress_, 0);
@@ -267,44 +261,6 @@ class Search {
         }
     }
 
-    // Prices: of all tensors a little, or of a few much more or less; or the classes of one or two gaps. Large tensors
-    // more often than small ones.
-    void change(Decisions& what, std::mt19937_64& random) const {
-        const auto pick = [&] {
-            if (random() % 2) {
-                return decisions_[random() % decisions_.size()];
-            }
-            const auto found = std::upper_bound(sums_.begin(), sums_.end(), share(random) * sums_.back());
-            return decisions_[std::min(static_cast<std::size_t>(found - sums_.begin()), decisions_.size() - 1)];
-        };
-        const auto kind = random() % 10;
-        const bool few = decisions_.size() <= few_decisions;
-        if (kind < (few ? 1 : 2)) {
-            for (float& weight : what.weights) {
-                weight *= static_cast<float>(0.9 + 0.2 * share(random));
-            }
-        } else if (kind < (few ? 3 : 7)) {
-            constexpr std::array factors{0.25F, 0.5F, 0.75F, 1.5F, 2.0F, 4.0F};
-            for (auto count = 1 + random() % 3; count > 0; --count) {
-                what.weights[at(builder_.gaps()[pick()].tensor)] *= factors[random() % factors.size()];
-            }
-        } else {
-            for (auto count = 1 + random() % 2; count > 0; --count) {
-                const std::size_t gap = pick();
-                what.classes[gap] = other(gap, what.classes[gap], random);
-            }
-        }
-    }
-
-    MapClass other(std::size_t gap, MapClass now, std::mt19937_64& random) const {
-        const bool again = fixed_.graph.repeatable(builder_.gaps()[gap].tensor);
-        if (again && linked_) {
-            return static_cast<MapClass>((static_cast<int>(now) + 1 + static_cast<int>(random() % 2)) % 3);
-        }
-        const MapClass away = again ? MapClass::recompute : MapClass::swap;
-        return now == MapClass::keep ? away : MapClass::keep;
-    }
-
     const FixedChoices fixed_;
     const std::optional<Graph> closed_;
     const std::vector<OpId> order_;
@@ -314,6 +270,7 @@ class Search {
     Seconds total_ = 0, least_ = 0; // of all ops; a lower bound with these choices
     GapBuilder builder_;
     Simulator simulator_;
+    Changes changes_;
     const Progress& progress_;
     const Progress interrupts_{[this](double fraction) { return progress_.tick(fraction) && false; }};
     Eviction eviction_;
@@ -326,8 +283,6 @@ class Search {
     LateAcceptance late_{64};
     std::int64_t waited_ = 0; // moves without a better plan
     std::int64_t evaluations_ = 0;
-    std::vector<std::size_t> decisions_; // gaps that the walk may change
-    std::vector<double> sums_;           // of their bytes
 };
 
 } // namespace
