@@ -16,6 +16,7 @@ from memsched.readers.digraph import graph_from_networkx
 from memsched.testing import graphs
 
 nx = pytest.importorskip("networkx")
+pytestmark = pytest.mark.filterwarnings("ignore:no op of the digraph is marked")
 
 
 def small(**attributes: Any) -> Any:
@@ -64,6 +65,15 @@ def test_inputs_that_are_added_late_move_no_ops() -> None:
     made.add_node("x", role="input", size=4)
     made.add_edges_from([("x", "f1"), ("f1", "b")])
     assert [one["name"] for one in graph_from_networkx(made).ops] == ["f1", "f2", "b"]
+
+
+def test_milliseconds_and_a_forgotten_phase_are_told() -> None:
+    made = nx.DiGraph([("f", "g")])
+    for name in "fg":
+        made.nodes[name].update(time=2, size=8_000_000)
+    units = "take 4 s together, and write 15.3 MiB: numbers are seconds and bytes"
+    with pytest.warns(UserWarning, match=units), pytest.warns(UserWarning, match="no op .* is marked phase='bwd'"):
+        graph_from_networkx(made)
 
 
 def test_the_example_of_the_docstring() -> None:

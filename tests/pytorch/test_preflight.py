@@ -199,8 +199,7 @@ def test_the_step_that_updates_is_that_of_plan_step(name: str) -> None:
     assert way.peak_memory <= memory < min(one.peak_memory for one in found.ways if one.name == "plain")
     asked: dict[str, Any] = {"budget": memory, "device": "v100:pcie3", "optimizer": stepping, "update": True}
     planned = memsched.torch.plan_step(model, (x,), loss, **asked)
-    updates = sum(op["choices"][0]["time"] for op in planned.result.graph.ops if op["kind"] == "update")
-    assert way.makespan == pytest.approx(planned.result.makespan - updates, rel=0.05)
+    assert way.makespan == pytest.approx(planned.result.makespan, rel=0.05)
     assert planned.verify(x).peak_memory <= memory
     batch = way.largest_batch
     assert batch is not None

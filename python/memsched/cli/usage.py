@@ -10,6 +10,7 @@ from memsched.errors import InvalidInputError
 from memsched.planners.entry import options_of
 from memsched.planners.registry import PLANNERS
 from memsched.support import checks
+from memsched.support.arguments import meant
 
 _UNKNOWN = re.compile(r"No such command '(.*?)'")
 _EXTRA = re.compile(r"Got unexpected extra arguments? \((.*)\)")
@@ -99,7 +100,9 @@ def _no_option(name: str, command: click.Command) -> str:
     metavar = str(getattr(writes, "metavar", ""))
     if metavar and any(own in options_of(one.plan) for one in PLANNERS.values()):
         return f"there is no option {name}, but planners have one: write -O {metavar.replace('NAME', own)}"
-    near = "--output" if name in _OUTPUT and "--output" in known else checks.close(name, known)
+    alike = meant(own, [one.removeprefix("--").replace("-", "_") for one in known if one.startswith("--")])
+    near = f"--{alike.replace('_', '-')}" if alike else checks.close(name, known)
+    near = "--output" if name in _OUTPUT and "--output" in known else near
     return f"there is no option {name}; did you mean {near}?" if near else f"there is no option {name}"
 
 

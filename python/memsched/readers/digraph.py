@@ -7,8 +7,11 @@ from typing import Any, TypeAlias
 
 from memsched._core import Graph
 from memsched.errors import InvalidInputError, shown
+from memsched.readers.tables import SLOWEST
 from memsched.support import checks, quantities
+from memsched.support.arguments import tell
 from memsched.support.csv_rows import listed
+from memsched.support.formats import format_bytes, format_seconds
 from memsched.support.interrupt import optional
 
 _NEEDED = ("time", "size")
@@ -18,6 +21,7 @@ _OF_GRAPH = ("name", "batch", "resident")
 # What networkx adds to a graph that it reads from a file, to its nodes, and to its edges.
 _OF_FILES, _OF_NODES, _OF_EDGES = ("node_default", "edge_default", "mode"), ("label",), ("id", "label")
 _SHOWN = 5  # nodes of a cycle
+_REAL = 1e6  # bytes, from which a digraph is no toy
 
 Node: TypeAlias = Hashable
 Attributes: TypeAlias = Mapping[str, Any]
@@ -99,6 +103,12 @@ def graph_from_networkx(
         if source or op["writes"]:
             role = attributes["role"] if source else {"fwd": "activation", "bwd": "gradient"}[phases[node]]
             tensors.append({"name": title, "size": size, "role": role})
+    _tell_of_units(ops, tensors)
+    if ops and all(op["phase"] == "fwd" for op in ops):
+        tell(
+            "no op of the digraph is marked phase='bwd', so that all belong to the forward; mark the first one of the "
+            "backward"
+        )
     title = name if name is not None else own.get("name") or "graph"
     return Graph(
         tensors,
@@ -107,6 +117,16 @@ def graph_from_networkx(
         batch=batch if batch is not None else own.get("batch", 1),
         resident=quantities.size("resident", resident if resident is not None else own.get("resident", 0)),
     )
+
+
+def _tell_of_units(ops: list[dict[str, Any]], tensors: list[dict[str, Any]]) -> None:
+    taken = sum(choice["time"] for op in ops for choice in op["choices"])
+    written = sum(tensor["size"] for tensor in tensors)
+    if taken * SLOWEST > written >= _REAL:
+        tell(
+            f"the ops of the digraph take {format_seconds(taken)} together, and write {format_bytes(written)}: "
+            "numbers are seconds and bytes; where others are meant, write the units, such as '3.1 ms' and '64 MiB'"
+        )
 
 
 def _no_digraph(value: Any) -> InvalidInputError:

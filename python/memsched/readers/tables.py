@@ -24,7 +24,7 @@ _OF_INPUT = ("activation", "gradient", "resident", "name")
 Columns = dict[str, Sequence[Any]]
 _FAR = 1000  # times what other cells have: a unit is missing
 _MOST_TOLD, _MOST_KEPT = 5, 1000  # wrong cells in one error, and of which it is made
-_SLOWEST = 20e6  # bytes that any device saves in a second
+SLOWEST = 20e6  # bytes that any device saves in a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ def chain_of(
     except InvalidInputError as error:
         raise InvalidInputError(f"{table.name}: {error}") from error
     taken, saved = float(made.forward_time.sum() + made.backward_time.sum()), float(made.saved.sum())
-    if taken * _SLOWEST > saved > 0:
+    if taken * SLOWEST > saved > 0:
         tell(
             f"the stages of {table.name} take {format_seconds(taken)} together, and save {format_bytes(saved)}: "
             "numbers are seconds and bytes; where others are meant, write the units, such as 3.1ms and 64MiB"

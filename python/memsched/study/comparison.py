@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from memsched.errors import MemschedError
+from memsched.errors import InvalidInputError, MemschedError, shown
 from memsched.problems.bounds import certified
 from memsched.problems.family import GraphFamily
-from memsched.problems.problem import ChunkLike
+from memsched.problems.problem import ChunkLike, fields_of
 from memsched.result import Result
-from memsched.support.formats import counted, format_seconds
+from memsched.support.formats import counted, exact_bytes, format_link, format_seconds, unit_written
 from memsched.support.views import Columns, Drawn, Figures
+
+
+def _point(plan: Result) -> str:
+    """The memory of a plan, and its link."""
+    return f"{exact_bytes(plan.device.memory, unit_written(plan.device))} and {format_link(plan.device)}"
 
 
 class Comparison(dict[str, Result | MemschedError], Figures, Drawn):
@@ -70,6 +75,16 @@ class Comparison(dict[str, Result | MemschedError], Figures, Drawn):
         figures = ((name, planned(one) if isinstance(one, Result) else unplanned(one)) for name, one in self.items())
         rows = [{"planner": name, **point, **row} for name, row in figures]
         return columns_of(rows, "problem", "planner", "memory", "bandwidth", "status", *MEASURES)
+
+    def __setitem__(self, name: str, one: Result | MemschedError) -> None:
+        """Add or replace one, which must be of the same memory and link as the others."""
+        best = self.best
+        if isinstance(one, Result) and best is not None and fields_of(one.device) != fields_of(best.device):
+            raise InvalidInputError(
+                f"{shown(name)} is a plan for {_point(one)}, and this compares plans for {_point(best)}; "
+                "write_report([one, other]) puts plans for several devices side by side"
+            )
+        super().__setitem__(name, one)
 
     def __missing__(self, name: object) -> Result | MemschedError:
         raise KeyError(f"{name!r} was not compared; {', '.join(self)} were")

@@ -42,6 +42,10 @@ _ALIKE = (
     ("start", "begin", "lower"),
     ("end", "stop", "upper"),
     ("size", "bytes", "nbytes"),
+    ("max_norm", "clip", "clip_norm", "clip_grad_norm", "max_grad_norm"),
+    ("accumulate", "accumulation", "accumulation_steps", "gradient_accumulation_steps", "micro_batches"),
+    ("scaler", "grad_scaler", "amp"),
+    ("options", "time_limit", "timeout", "chunk", "slots"),
 )
 
 

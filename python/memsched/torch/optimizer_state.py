@@ -58,8 +58,8 @@ def check_owner(optimizer: Any, model: torch.nn.Module) -> None:
     if is_strange(optimizer, model.parameters()):
         name, kind = type(model).__name__, type(optimizer).__name__
         raise InvalidInputError(
-            f"optimizer is {kind}, and none of its parameters is one of {name}'s: it was built for another model; "
-            "give one that was built with model.parameters(), or the bytes of its state"
+            f"optimizer is {kind}, and none of its parameters is one of {name}'s: it was built for another model, "
+            "or a copy of it; give one that was built with model.parameters(), or the bytes of its state"
         )
 
 
@@ -131,6 +131,8 @@ def is_strange(optimizer: Any, parameters: Iterable[torch.Tensor], *, all_of_mod
     own, trained = list(parameters), trained_by(optimizer)
     if not {id(one) for one in own}.isdisjoint(map(id, trained)):
         return False
+    if any(type(one) is torch.nn.Parameter for one in trained):  # such as those of another instance
+        return bool(own)
     shapes, known = {one.shape for one in trained}, {one.shape for one in own}
     return bool(own) and (not shapes <= known if all_of_model else shapes.isdisjoint(known))
 

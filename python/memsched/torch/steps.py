@@ -157,7 +157,10 @@ def plan_step(
 def _how(update: bool, max_norm: float | None, accumulate: bool, *, scaled: bool) -> How:
     """What the step does with its gradients."""
     if not isinstance(accumulate, bool):
-        raise InvalidInputError(f"accumulate is {shown(accumulate)}; give True or False")
+        raise InvalidInputError(
+            f"accumulate is {shown(accumulate)}; give True or False: with True, call "
+            "plan.accumulate(..) for each micro-batch but the last, and plan.step(..) for that"
+        )
     if not update and (accumulate or max_norm is not None):
         option = "accumulate" if accumulate else "max_norm"
         raise InvalidInputError(
@@ -172,7 +175,8 @@ def _how(update: bool, max_norm: float | None, accumulate: bool, *, scaled: bool
 
 def own_loss(result: Any) -> torch.Tensor:
     """The loss that a model returns, or has in its result."""
-    found = result if isinstance(result, torch.Tensor) else getattr(result, "loss", None)
+    inner = result.get("loss") if isinstance(result, Mapping) else getattr(result, "loss", None)
+    found = result if isinstance(result, torch.Tensor) else inner
     if not isinstance(found, torch.Tensor) or found.numel() != 1:
         raise InvalidInputError("the model returns no loss, which is one number as a tensor; give loss=lambda out: ...")
     return found

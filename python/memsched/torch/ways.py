@@ -179,8 +179,8 @@ class Asked:
             result = plan_within(graph, device, self._options.time_limit)
         except InfeasibleError:
             return self._way(UPDATED, max(least(graph, device), self._memory + 1), math.nan)
-        note = f"besides, its updates take {format_seconds(seconds)}, one parameter at a time"
-        return self._way(UPDATED, result.peak_memory, result.makespan - seconds, note)
+        note = f"{format_seconds(seconds)} of it are updates, one parameter at a time, which other times leave out"
+        return self._way(UPDATED, result.peak_memory, result.makespan, note)
 
     def _accumulated(self) -> list[Way]:
         """The fewest micro-batches that fit."""

@@ -142,5 +142,7 @@ def selective(
     if schedule is None:
         proven = math.isinf(recompute_bound(call.graph, call.device))
         reason = "no plan exists: what must be held does not fit" if proven else "no mixture that was tried fits"
+        if min(call.device.d2h, call.device.h2d) == 0:
+            reason += ", and without a link (no beta) nothing can travel"
         raise call.no_plan(peak_of(call.graph), reason, enough=True)
     return call.result({**params, "evaluations": evaluations}, schedule)
