@@ -219,7 +219,8 @@ template <class Observer> bool Simulator::play_transfer(const Step& step, Observ
     const bool out = step.verb == Verb::offload;
     const Bandwidth bandwidth = out ? device_.d2h : device_.h2d;
     if (bandwidth == 0) {
-        return fail([&] { return "'" + tensor.name + "' cannot move: the bandwidth is 0, so there is no link; give beta"; });
+        return fail(
+            [&] { return "'" + tensor.name + "' cannot move: the bandwidth is 0, so there is no link; give beta"; });
     }
     if (out != state.on_device) {
         return fail([&] {
