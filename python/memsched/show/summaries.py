@@ -122,7 +122,8 @@ def _schedule(schedule: Schedule) -> Table:
         "budget": format_bytes(schedule.budget),
     }
     name = schedule.planner.get("name", "an unnamed planner")
-    return Table(title=f"a plan by {name} for {schedule.graph}", rows=[*rows.items()])
+    of = f" for {schedule.graph}" if schedule.graph else ""
+    return Table(title=f"a plan by {name}{of}", rows=[*rows.items()])
 
 
 def _device(device: Device) -> Table:
@@ -154,7 +155,7 @@ def _result(result: Result) -> Table:
         "moved": plain(moved(timeline.bytes_out, timeline.bytes_in)),
         "recomputed": plain(recomputed(len(result.recomputed), timeline.recompute_time)),
         **({"rounds": f"{rounds}, of batch {_listed(batch for batch, _ in schedule.rounds)}"} if rounds > 1 else {}),
-        "planned in": format_seconds(result.runtime, 2),
+        **({"planned in": format_seconds(result.runtime, 2)} if result.runtime else {}),  # one of your own: by nobody
     }
     return Table(title=f"{result.planner} on {name_of(result.problem)}", rows=[*rows.items()])
 

@@ -25,7 +25,7 @@ class Interval:
 
     step: int  # index in the schedule
     lane: int  # index in LANES
-    kind: str  # "forward", "loss", "backward", "recompute", "offload" or "prefetch"
+    kind: str  # "forward", "loss", "backward", "update", "recompute", "offload" or "prefetch"
     name: str  # of the op or the tensor
     start: float  # seconds
     end: float
@@ -85,6 +85,8 @@ def _within(start: float, end: float, period: float) -> list[tuple[float, float]
 
 
 def _phase(op: dict[str, Any]) -> str:
+    if op.get("updates") or op.get("kind") == "optimizer":
+        return "update"
     return "loss" if "loss" in op.get("kind", "") else "forward" if op["phase"] == "fwd" else "backward"
 
 

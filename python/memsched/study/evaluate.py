@@ -36,7 +36,7 @@ def evaluate(
     Returns
     -------
     Result
-        `planner` is the name that the schedule gives, or "a plan". `lower_bound` is on plans that run each op once, in
+        `planner` is the name that the schedule gives, by default "user". `lower_bound` is on plans that run each op once, in
         graph order, if this one does, and else on all.
 
     Raises

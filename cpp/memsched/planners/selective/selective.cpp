@@ -34,8 +34,8 @@ class Search {
           linked_(device.d2h > 0 && device.h2d > 0), device_(device),
           capacity_(device.memory - fixed_.graph.resident()),
           builder_(closed_ ? *closed_ : fixed_.graph, device, progress),
-          simulator_(fixed_.graph, device, device.memory), progress_(progress),
-          changes_(fixed_.graph, builder_.gaps(), linked_), annealing_(fixed_.graph, simulator_, capacity_, linked_) {
+          simulator_(fixed_.graph, device, device.memory), changes_(fixed_.graph, builder_.gaps(), linked_),
+          progress_(progress), annealing_(fixed_.graph, simulator_, capacity_, linked_) {
         for (const Op& op : fixed_.graph.ops()) {
             total_ += op.choices[0].time;
         }

@@ -23,7 +23,8 @@ def timeline(result: Result) -> Columns:
     """One entry per run or transfer; of a plan in rounds, of the first round.
 
     step (index in the schedule), lane (0: compute, 1: device to host, 2: host to device), kind ("forward", "backward",
-    "loss", "recompute", "offload" or "prefetch"), name, layer (of a chain, the name of the stage; None if it has none),
+    "loss", "update", "recompute", "offload" or "prefetch"), name, layer (of a chain, the name of the stage; None if it
+    has none),
     start and end (seconds), bytes (None: a run).
 
     Examples

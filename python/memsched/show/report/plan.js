@@ -1,6 +1,6 @@
 // What the pictures of a plan share, and the first of them: the streams with the memory under them.
 
-const STREAMS = ["forward", "loss", "backward", "recompute", "offload", "prefetch"].map((kind) => [kind, kind]);
+const STREAMS = ["forward", "loss", "backward", "update", "recompute", "offload", "prefetch"].map((kind) => [kind, kind]);
 const TOP = 30; // room for the title and the buttons
 const named = (result) => result.called ?? `${result.planner} on ${result.problem || "a problem without a name"}`;
 const tableOf = (result, what) => data.tables[`${what}-${data.results.indexOf(result)}`];
