@@ -192,6 +192,25 @@ def test_lists_for_less_memory_start_their_fetches_earlier() -> None:
     assert ms.selective(problem, "40%", link).optimal
 
 
+def test_a_copy_need_not_wait_for_one_that_nobody_waits_for() -> None:
+    """A user's plan by hand took 5.25 s: x comes back before m leaves, which the next forward does not wait for."""
+    tensors = [tensor("x", 2, "input"), tensor("w", 4, "persistent"), tensor("m", 8, "persistent")]
+    tensors += [tensor("a", 2), tensor("g", 4, "gradient")]
+    problem = ms.Graph.from_json(
+        graph(
+            tensors,
+            [
+                op("F", ["x", "w"], ["a"], 1.0),
+                op("B", ["w", "a"], ["g"], 2.0, phase="bwd"),
+                op("U", ["g", "w", "m"], [], 1.0, phase="bwd", once=True, updates=["w", "m"]),
+            ],
+        )
+    )
+    found = ms.selective(problem, 16, 8.0)
+    assert ms.validate(found).proven
+    assert found.makespan <= 5.25
+
+
 def test_states_travel_where_that_is_free() -> None:
     """Each layer computes for 7 s; its state of 32 bytes is on the host but for its update, at 8 bytes per second."""
     problem = layers(4)

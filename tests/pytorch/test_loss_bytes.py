@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+import memsched as ms
 import memsched.torch as mt
 from memsched.torch.errors import CaptureError
 from pytorch.allocator import allocator_peak
@@ -85,6 +86,11 @@ def test_a_larger_batch_has_a_larger_loss(saved: bool) -> None:
         == mt.plan(network(), (small,), budget=enough, loss=costly).loss
         > mt.plan(network(), (small,), budget=enough, loss=loss).loss
     )
+
+
+def test_a_loss_that_needs_no_gradient_is_refused() -> None:
+    with pytest.raises(ms.InvalidInputError, match="loss returns a number that needs no gradient: it detaches"):
+        mt.plan(network(), (torch.randn(512, 64),), budget="50%", loss=lambda out: out.detach().mean())
 
 
 def test_plans_of_before_have_a_number_for_the_loss() -> None:

@@ -6,6 +6,7 @@
 #include "memsched/planners/selective/annealing.h"
 #include "memsched/planners/selective/changes.h"
 #include "memsched/planners/selective/orders.h"
+#include "memsched/planners/selective/polish.h"
 #include "memsched/planners/selective/starts.h"
 #include "memsched/planners/selective/whole_step.h"
 #include "memsched/simulate/simulate.h"
@@ -132,6 +133,13 @@ class Search {
 
     void anneal(std::int64_t moves, std::int64_t most, std::uint64_t seed) {
         annealing_.run(steps_, best_, moves, most, seed, [&] { return stopped(); });
+    }
+
+    // Of whole steps, whose lists are not annealed.
+    void polish(std::int64_t moves) {
+        if (fixed_.graph.persistent() && linked_ && has_plan()) {
+            evaluations_ += polished(simulator_, steps_, best_, moves, random_, [&] { return stopped(); });
+        }
     }
 
     Seconds makespan() const { return std::min(best_, annealing_.makespan()); }
@@ -338,6 +346,7 @@ std::optional<SelectiveSolution> selective(const Graph& graph, const Device& dev
             }
             left -= most;
         }
+        last.polish(moves);
     } catch (const Stopped&) {
         if (searches.empty() || !best().has_plan()) {
             throw;

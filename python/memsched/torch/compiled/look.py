@@ -302,9 +302,12 @@ def _loss_bytes(loss: Loss, result: Any, mode: FakeTensorMode) -> LossBytes:
                 "compute with tensors only, or leave loss out and add what it needs to reserve=..."
             ) from None
         check_loss(value)
-        aside = 0
-        if value.requires_grad:
-            aside = backward_aside([value], None, own=lambda leaf: isinstance(leaf, FakeTensor))
+        if not value.requires_grad:
+            raise InvalidInputError(
+                "loss returns a number that needs no gradient: it detaches the results of the model, or does not depend "
+                "on them; there is no training step to plan"
+            )
+        aside = backward_aside([value], None, own=lambda leaf: isinstance(leaf, FakeTensor))
         return LossBytes(meter.peak, meter.bytes_of(value) + aside)
 
 
