@@ -36,8 +36,8 @@ def evaluate(
     Returns
     -------
     Result
-        `planner` is the name that the schedule gives, by default "user". `lower_bound` is on plans that run each op once, in
-        graph order, if this one does, and else on all.
+        `planner` is the name that the schedule gives, by default "user". `lower_bound` is on plans that run each op
+        once, in graph order, if this one does, and else on all.
 
     Raises
     ------

@@ -9,8 +9,8 @@ _BLUE, _DARK_BLUE, _GREEN, _GOLD, _BROWN, _PINK, _GREY, _VIOLET = (
     *("#3b97d6", "#005a96", "#008a64", "#c08a00", "#a63c00", "#c2569a", "#767676", "#6a4fa3"),
 )
 
-# What the forward makes is blue, what the backward makes brown, what is computed again gold, what travels green; updates
-# of the optimiser are grey.
+# What the forward makes is blue, what the backward makes brown, what is computed again gold, what travels green;
+# updates of the optimiser are grey.
 STREAMS = {
     "forward": _BLUE,
     "loss": _VIOLET,

@@ -304,8 +304,8 @@ def _loss_bytes(loss: Loss, result: Any, mode: FakeTensorMode) -> LossBytes:
         check_loss(value)
         if not value.requires_grad:
             raise InvalidInputError(
-                "loss returns a number that needs no gradient: it detaches the results of the model, or does not depend "
-                "on them; there is no training step to plan"
+                "loss returns a number that needs no gradient: it detaches the results of the model, or does not "
+                "depend on them; there is no training step to plan"
             )
         aside = backward_aside([value], None, own=lambda leaf: isinstance(leaf, FakeTensor))
         return LossBytes(meter.peak, meter.bytes_of(value) + aside)
