@@ -48,6 +48,15 @@ def test_an_option_is_more_than_what_all_are_given() -> None:
     assert same(found["vdnn"], ms.vdnn(CHAIN, *POINT, chunk="storage"))
 
 
+def test_planners_may_be_separated_by_blanks() -> None:
+    assert [*ms.compare(SMALL, 20, 1, planners="pofo rotor, dynprog")] == ["pofo", "rotor", "dynprog"]
+
+
+@pytest.mark.parametrize("command", ["validate", "simulate"])
+def test_a_profile_is_no_saved_plan(command: str) -> None:
+    assert "is a shipped profile, and this takes what a command saved" in run(f"{command} llama-2048-b2-bf16", 2)
+
+
 def test_none_is_a_value() -> None:
     """Of slots it asks for the exact table; it was taken for the default, and the plan was of 500 slots."""
     exact = ms.dynprog(SMALL, 20, 1, slots=None)

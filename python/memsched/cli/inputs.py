@@ -257,6 +257,11 @@ def read_target(source: str, *formats: str) -> Document:
 
 def read_saved(source: str, *formats: str) -> Document:
     """A document from a file or the standard input; of a plan of a PyTorch model, its result."""
+    if source in profiles.graph_names() and not os.path.exists(source):
+        line = f"memsched plan {source} -m 40% -o plan.json"
+        raise InvalidInputError(
+            f"'{source}' is a shipped profile, and this takes what a command saved, as '{line}' does"
+        )
     if not set(RESULTS) <= set(formats):
         return read_document(read_text(source), *formats)
     document = read_document(read_text(source), *formats, TORCH)

@@ -46,6 +46,7 @@ _ALIKE = (
     ("accumulate", "accumulation", "accumulation_steps", "gradient_accumulation_steps", "micro_batches"),
     ("scaler", "grad_scaler", "amp"),
     ("options", "time_limit", "timeout", "chunk", "slots"),
+    ("device", "M", "beta", "memory", "budget", "bandwidth"),
 )
 
 

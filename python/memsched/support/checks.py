@@ -96,11 +96,15 @@ def is_list(value: object) -> bool:
 
 
 def names(name: str, value: object) -> list[Any]:
-    """Names in a list, or in a text with commas between them; whether they are known is checked elsewhere."""
+    """Names in a list, or in a text with commas or blanks between them; whether they are known is checked elsewhere."""
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, Iterable) or not is_list(listed):
         raise InvalidInputError(f"{name} is {shown(value)}; give names, in a list or in a text with commas")
-    return [part for one in listed for part in (map(str.strip, one.split(",")) if isinstance(one, str) else [one])]
+    return [part for one in listed for part in (_separated(one) if isinstance(one, str) else [one])]
+
+
+def _separated(text: str) -> list[str]:
+    return [word for part in text.split(",") for word in part.split() or [""]]
 
 
 def count(name: str, value: object, least: int, most: int) -> int:

@@ -229,7 +229,8 @@ def check_model(model, tensors):
     for name, module in model.named_modules():
         if module.training == (name in EVAL):
             now = "training" if module.training else "eval"
-            raise ValueError(f"the module {name!r} is in {now} mode, and was not when planned")
+            which = f"the module {name!r}" if name else "the model"
+            raise ValueError(f"{which} is in {now} mode, and was not when planned; call .train({now == 'eval'})")
 
 
 def check(what, one, shape, stride, dtype, device, trained):
