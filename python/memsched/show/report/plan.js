@@ -46,12 +46,12 @@ class Timeline extends Picture {
     super(div, `${named(result)}: streams and memory`);
     const { timeline, until, time_unit: [factor, unit] } = result.figures;
     Object.assign(this, { result, factor, unit, until, columns: timeline });
-    this.kinds = STREAMS;
+    this.kinds = STREAMS.filter(([kind]) => timeline.kind.includes(kind));
     const used = [1, 2].filter((lane) => timeline.lane.includes(lane)); // a stream without steps has no lane
     this.lanes = [0, ...used];
     this.middles = [0, ...used.map((_, at) => HALF + 0.5 + at)];
     const edge = (side) => timeline.lane.map((lane) => this.middles[this.lanes.indexOf(lane)] + side * (lane ? 0.38 : HALF - 0.09));
-    this.boxes = boxesOf(timeline, factor, edge(-1), edge(1), STREAMS);
+    this.boxes = boxesOf(timeline, factor, edge(-1), edge(1), this.kinds);
     this.cursor = element("div", { class: "cursor", hidden: "" });
   }
 
