@@ -46,7 +46,6 @@ _ALIKE = (
     ("accumulate", "accumulation", "accumulation_steps", "gradient_accumulation_steps", "micro_batches"),
     ("scaler", "grad_scaler", "amp"),
     ("options", "time_limit", "timeout", "chunk", "slots"),
-    ("device", "M", "beta", "memory", "budget", "bandwidth"),
 )
 
 

@@ -229,8 +229,7 @@ def check_model(model, tensors):
     for name, module in model.named_modules():
         if module.training == (name in EVAL):
             now = "training" if module.training else "eval"
-            which = f"the module {name!r}" if name else "the model"
-            raise ValueError(f"{which} is in {now} mode, and was not when planned; call .train({now == 'eval'})")
+            raise ValueError(f"the module {name!r} is in {now} mode, and was not when planned")
 
 
 def check(what, one, shape, stride, dtype, device, trained):
