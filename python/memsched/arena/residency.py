@@ -12,7 +12,8 @@ import numpy.typing as npt
 from memsched import _core
 from memsched._core import Graph, Schedule
 from memsched.arena.buffers import Buffer, made
-from memsched.arena.placement import Columns, Placement
+from memsched.arena.placement import Placement
+from memsched.arena.search import Columns
 
 Residency = tuple[npt.NDArray[Any], ...]  # the columns of Timeline.blocks
 

@@ -8,7 +8,7 @@ import click
 from rich.table import Table
 
 from memsched.cli import inputs, outputs, show
-from memsched.cli.inputs import Built, Machine
+from memsched.cli.inputs import Machine
 from memsched.cli.plan import CHUNK, OPTIONS_OF_SEVERAL, TIME_LIMIT_OF_SEVERAL, planners_option
 from memsched.cli.usage import as_typed
 from memsched.errors import InfeasibleError, MemschedError
@@ -30,7 +30,7 @@ BOUNDS = ("compute", "transfer", "fractional", "recompute", "best")
 Outcomes = dict[str, Result | MemschedError]
 
 
-def _header(problem: Problem, built: Built, known: Bounds) -> Table:
+def _header(problem: Problem, built: show.Built, known: Bounds) -> Table:
     memory, unit = built.device.memory, built.unit
     percent = memory_percent(memory, problem)
     where = "" if percent is None else f", {percent:.4g}% ({PERCENT_ENDS})"
@@ -105,7 +105,7 @@ def _outcome_json(outcome: Result | MemschedError) -> dict[str, Any]:
 
 
 def _comparison(
-    problem: Problem, built: Built, known: Bounds, outcomes: Outcomes, others: dict[str, str]
+    problem: Problem, built: show.Built, known: Bounds, outcomes: Outcomes, others: dict[str, str]
 ) -> dict[str, Any]:
     device = built.device
     results = {name: found for name, found in outcomes.items() if isinstance(found, Result)}

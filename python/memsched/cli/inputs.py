@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
 from memsched import profiles
 from memsched._core import Chain, Device, Graph, Schedule
 from memsched.cli.complete import complete_files, complete_problems
-from memsched.cli.show import warn
+from memsched.cli.show import Built, warn
 from memsched.cli.usage import SIZE
 from memsched.errors import InvalidInputError, ScheduleError, shown
 from memsched.planners.registry import PLANNERS, planners_of
@@ -38,14 +38,6 @@ from memsched.validation.plan import validate as check_plan
 RESULTS, PLAN = ("memsched-result/1", "memsched-result/2"), "memsched-plan/1"
 TORCH = "memsched-torch-plan/2"  # has a result, which is all that commands need
 LINK, LINK_FROM = LINKS["pcie3"].bandwidth, "default: PCIe 3.0 x16, as measured in the Euro-Par 2020 paper"
-
-
-class Built(NamedTuple):
-    """A device, where its link comes from, and the unit in which its memory was written on the command line."""
-
-    device: Device
-    origin: str
-    unit: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ import click
 from click.core import ParameterSource
 
 from memsched.cli import inputs, outputs
-from memsched.cli.inputs import Built, Machine
-from memsched.cli.show import answer, report, working
+from memsched.cli.inputs import Machine
+from memsched.cli.show import Built, answer, report, working
 from memsched.planners.registry import PLANNERS
 from memsched.problems.problem import Problem
 from memsched.result import Result

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import click
 from rich import box
@@ -20,7 +20,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 from rich.text import Text
 
-from memsched._core import Graph
+from memsched._core import Device, Graph
 from memsched.errors import visible
 from memsched.planners.registry import min_memory
 from memsched.problems.budget import told_bytes
@@ -42,14 +42,19 @@ from memsched.support.formats import (
     format_seconds,
 )
 
-if TYPE_CHECKING:
-    from memsched.cli.inputs import Built
-
 OTHER, USAGE, INFEASIBLE, ILLEGAL, INTERRUPTED = 1, 2, 3, 4, 130
 """Exit statuses."""
 
 _UNFOLDED = 200  # columns, if stdout is not a terminal
 _WITHIN = re.compile(r"(?<=\d) (?=\S)| (?=\*)")  # spaces within a figure, and before the star of the best
+
+
+class Built(NamedTuple):
+    """A device, where its link comes from, and the unit in which its memory was written on the command line."""
+
+    device: Device
+    origin: str
+    unit: str = ""
 
 
 def quiet() -> bool:

@@ -12,8 +12,9 @@ import numpy as np
 from memsched import _core
 from memsched._core import Graph, Timeline
 from memsched.arena.buffers import Buffer
-from memsched.arena.placement import Columns, Placed, Placement, place_buffers, place_columns
+from memsched.arena.placement import Placement, place_buffers
 from memsched.arena.residency import as_buffers, as_columns, buffers_of, for_all_rounds, placement_of
+from memsched.arena.search import Columns, Placed, place_columns
 from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.problems.problem import largest_graph, simulate
 from memsched.result import Result

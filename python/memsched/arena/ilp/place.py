@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from memsched.arena.buffers import Buffer, height
 from memsched.arena.ilp.model import Model, Scale, TimeUpError, left, load, until_after
-from memsched.arena.placement import above_capacity, columns_of, place_columns
+from memsched.arena.search import above_capacity, columns_of, place_columns
 
 
 def place_ilp(
