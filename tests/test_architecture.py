@@ -118,6 +118,7 @@ TORCH_MAY_USE = {
         "study.fit",
         "support",
     ),
+    *("arena.buffers", "arena.placement"),  # to place what a step asks for
     "validation.plan",  # before a plan is run
 }
 

@@ -6,7 +6,7 @@ or memory that a kernel takes for itself. The last kind lies in the workspace th
 part of a plan, so PyTorch's own allocator serves them, as it does what autograd and the caller ask for between forward
 and backward. What libraries take from the system themselves nobody sees.
 
-On CUDA a pluggable allocator with a pool of its own would do the same; that is not built here.
+`memsched.torch.Arena` serves any step that repeats, at addresses of its own; this is for addresses that a plan has.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from bench.native import arena
 from torch import fx
 
 import memsched as ms
+from memsched.torch.arena.native import PASS, Counts, Requests, cpu
 from memsched.torch.compiled.as_graph import Cost, Step, name_of, step_graph
 from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.calls import cheapen
@@ -126,7 +127,7 @@ class _Watched(fx.Interpreter):
         self._watch = watch
 
     def run_node(self, n: fx.Node) -> Any:
-        before = arena.number_of_events()
+        before = cpu().number_of_events()
         value = super().run_node(n)
         if n.op.startswith("call_"):
             self._watch(n, {**self.env, n: value}, before)
@@ -161,7 +162,7 @@ class Half:
     module: fx.GraphModule
     code: Boxed
     asked: Mapping[fx.Node, Sequence[tuple[int, int]]]
-    requests: arena.Requests
+    requests: Requests
 
     def runs(self, *, in_arena: bool = True, watch: Watch | None = None) -> Boxed:
         """What runs it: its code, or the same call by call if it is watched."""
@@ -257,10 +258,10 @@ class ArenaStep:
             for node in module.graph.nodes:
                 if node.op.startswith("call_"):
                     asked[node] = [
-                        (one.bytes, arena.PASS if one.name is None else places[_key(node)][one.name] + one.place)
+                        (one.bytes, PASS if one.name is None else places[_key(node)][one.name] + one.place)
                         for one in self.requests[_key(node)]
                     ]
-            return Half(module=module, code=code, asked=asked, requests=arena.Requests([*chain(*asked.values())]))
+            return Half(module=module, code=code, asked=asked, requests=Requests([*chain(*asked.values())]))
 
         forward, backward = self._written(steps)
         return half(forward), half(backward)
@@ -296,7 +297,7 @@ class ArenaStep:
 
         def watch(node: fx.Node, values: Mapping[fx.Node, Any], before: int) -> None:
             lie = {storage.data_ptr(): name for name, storage in self.places(node, values[node])}
-            noted.append((_key(node), before, arena.number_of_events(), lie))
+            noted.append((_key(node), before, cpu().number_of_events(), lie))
 
         modules = self._written([{"run": op["name"]} for op in self.plain.ops])
         for module in modules:
@@ -304,7 +305,7 @@ class ArenaStep:
         self._group.forward, self._group.backward = (_Watched(module, watch).boxed_run for module in modules)
         with arena.watched(recorded=True):
             self._try()
-        log = arena.events()
+        log = cpu().take_events()
         found = {key: _requests(log[before:after], lie) for key, before, after, lie in noted}
         given = {one.name: one.bytes for asked in found.values() for one in asked if one.name}
         if given != self._bytes:
@@ -352,12 +353,12 @@ def allocator_times(step: ArenaStep, schedule: ms.Schedule, *, repeat: int = 20)
     height = schedule.budget - step.graph.resident
     arena.make(height)
 
-    def one(in_arena: bool, timed: bool) -> tuple[float, arena.Counts]:
+    def one(in_arena: bool, timed: bool) -> tuple[float, Counts]:
         model.zero_grad(set_to_none=True)
         with arena.watched(timed=timed):
             start = time.perf_counter()
             step.take(halves, in_arena=in_arena)
-            seconds, found = time.perf_counter() - start, arena.counts()
+            seconds, found = time.perf_counter() - start, cpu().counts()
         spent = found.allocating + found.giving_back - (found.calls + found.given_back) * clock
         assert found.strange == (0, 0), "the step asks for other memory than when it was rehearsed"
         return (spent if timed else seconds), found

@@ -25,6 +25,7 @@ from torch import fx, nn
 from torch.nn import functional as F  # noqa: N812
 
 import memsched as ms
+from memsched.torch.arena.native import PASS, Requests, cpu
 from memsched.torch.trial import Step, first_difference, random_state, untouched
 from pytorch.handmade import Made
 from pytorch.models import CASES, Case
@@ -210,7 +211,7 @@ class Places:
             self.expected |= zip(half.asked, accumulate(len(asked) for asked in half.asked.values()), strict=True)
 
     def __call__(self, node: fx.Node, values: Mapping[fx.Node, Any], before: int) -> None:
-        assert arena.position() == self.expected[node], node
+        assert cpu().position() == self.expected[node], node
         for other, value in values.items():
             for name, storage in self.step.places(other, value):
                 assert storage.data_ptr() - self.base == self.at[name], (node, name)
@@ -230,7 +231,7 @@ def run_in_arena(name: str, schedule: ms.Schedule, *, call_by_call: bool) -> Ste
             return step.take(halves, watch=places if call_by_call else None)
 
     found = outcome(step, take)
-    counts = arena.counts()
+    counts = cpu().counts()
     size = [tensor["size"] for tensor in step.graph.tensors if tensor["size"]]
     inside = [one for requests in step.requests.values() for one in requests if one.name == ""]
     assert counts.planned == (len(size) + len(inside), sum(size) + sum(one.bytes for one in inside))
@@ -239,7 +240,8 @@ def run_in_arena(name: str, schedule: ms.Schedule, *, call_by_call: bool) -> Ste
     marked = any(True for _ in step.model.buffers())  # AOTAutograd calls a graph that changes buffers
     assert counts.other == ((2, 16 + 4) if marked else (1, 4))  # its marker, and the gradient of the loss
     assert counts.strange == (0, 0)
-    assert counts.overlaps == 0
+    assert counts.blocked == (0, 0)
+    assert counts.damaged == 0
     assert arena.is_sound()
     assert ctypes.string_at(base, height) == b"\xff" * height  # all has been given back
     assert not call_by_call or places.seen > len(step.graph.ops)
@@ -298,7 +300,7 @@ def test_a_request_that_no_list_names_is_counted() -> None:
             return step.take((first, second))
 
     outcome(step, take)
-    assert arena.counts().strange[0] > 0
+    assert cpu().counts().strange[0] > 0
 
 
 def test_times_of_both_allocators() -> None:
@@ -326,7 +328,7 @@ def bytes_at(address: int, many: int) -> bytes:
 
 
 def test_requests_are_served_in_order(base: int) -> None:
-    requests = arena.Requests([(64, 128), (256, arena.PASS), (100, 0)])
+    requests = Requests([(64, 128), (256, PASS), (100, 0)])
     with arena.watched(checked=True, timed=True):
         arena.expect(requests)
         first = torch.zeros(16)
@@ -340,25 +342,40 @@ def test_requests_are_served_in_order(base: int) -> None:
         assert bytes_at(base + 128, 64) == bytes(64)
         del first
         assert bytes_at(base + 128, 64) == b"\xff" * 64
-        found = arena.counts()
+        found = cpu().counts()
     assert found.planned == (2, 164)
     assert found.let_pass == (1, 256)
     assert found.strange == (1, 28)
     assert found.other == (1, other.nbytes)
-    assert (found.calls, found.given_back, found.overlaps) == (5, 1, 0)
+    assert (found.calls, found.given_back, found.damaged) == (5, 1, 0)
     assert found.allocating > 0 < found.giving_back
 
 
-def test_ranges_that_are_held_show(base: int) -> None:
-    requests = arena.Requests([(64, 0), (64, 32), (64, 64), (64, 512)])
+def test_ranges_that_are_held_are_left_alone(base: int) -> None:
+    requests = Requests([(64, 0), (64, 32), (64, 64), (64, 512), (128, 960)])
     with arena.watched(checked=True):
         arena.expect(requests)
         kept = [torch.empty(16) for _ in range(3)]
-        assert arena.counts().overlaps == 2
+        assert [one.data_ptr() - base for one in kept[::2]] == [0, 64]
+        assert cpu().counts().blocked == (1, 64)
+        assert not base <= kept[1].data_ptr() < base + 1024
         ctypes.memset(base + 540, 0, 1)  # somebody writes to memory that holds nothing
-        kept.append(torch.empty(16))
-        assert arena.counts().overlaps == 3
+        assert cpu().counts().damaged == 0
+        kept += [torch.empty(16), torch.empty(32)]
+        assert cpu().counts().damaged == 1
+        assert cpu().counts().blocked == (2, 192)  # the last would end behind the arena
         kept.clear()
+
+
+def test_requests_that_are_missing_are_passed_over(base: int) -> None:
+    """And one that comes too often is served by PyTorch's own allocator."""
+    requests = Requests([(64, 0), (128, 128), (256, 256)])
+    with arena.watched():
+        arena.expect(requests)
+        first, again, last = torch.empty(16), torch.empty(16), torch.empty(64)
+        assert [first.data_ptr() - base, last.data_ptr() - base] == [0, 256]
+        assert cpu().counts().strange == (1, 64)
+        del first, again, last
 
 
 def test_writes_beside_the_arena_show() -> None:
@@ -374,23 +391,23 @@ def test_writes_beside_the_arena_show() -> None:
 
 def test_other_threads_are_left_alone(base: int) -> None:
     found: list[int] = []
-    requests = arena.Requests([(64, 0)])
+    requests = Requests([(64, 0)])
     with arena.watched():
         arena.expect(requests)
         thread = threading.Thread(target=lambda: found.append(torch.empty(16).data_ptr()))
         thread.start()
         thread.join()
-        assert arena.position() == 0
+        assert cpu().position() == 0
         mine = torch.empty(16)
         assert mine.data_ptr() == base != found[0]
         del mine
-    assert arena.counts().calls == 1
+    assert cpu().counts().calls == 1
     assert torch.empty(16).data_ptr() != base
 
 
 def test_tensors_grow_out_of_the_arena(base: int) -> None:
     """A storage that is resized asks the allocator that it came from."""
-    requests = arena.Requests([(64, 0)])
+    requests = Requests([(64, 0)])
     with arena.watched():
         arena.expect(requests)
         tensor = torch.arange(16.0)

@@ -17,6 +17,7 @@ from memsched.torch.errors import CaptureError
 from memsched.torch.profile import profile
 
 if TYPE_CHECKING:
+    from memsched.torch.arena.served import Arena
     from memsched.torch.compiled.as_graph import Resident
     from memsched.torch.compiled.groups import plans
     from memsched.torch.compiled.plan import CompiledPlan
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from memsched.torch.verify import Verified
 
 __all__ = [
+    "Arena",
     "CaptureError",
     "CompiledPlan",
     "Fit",
@@ -45,6 +47,7 @@ __all__ = [
 
 # They trace or compile with parts of torch that nothing else here needs, and that take seconds to import.
 _LATER = {
+    "Arena": "memsched.torch.arena.served",
     "CompiledPlan": "memsched.torch.compiled.plan",
     "Resident": "memsched.torch.compiled.as_graph",
     "TorchPlan": "memsched.torch.model_plan",

@@ -12,6 +12,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from memsched.support.units import parse_bandwidth, parse_bytes
+from memsched.torch.arena import cuda
 from memsched.torch.compiled.as_graph import Resident, Visit, held_by_caller
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.private import unset_fake_temporarily
@@ -196,13 +197,13 @@ def _run_once(visits: Sequence[Visit], options: Options) -> None:
 
 def others_on(device: torch.device, known: int) -> int:
     """Bytes that are occupied on a CUDA device beside those that are known: the context, and tensors of others."""
-    return max(0, torch.cuda.memory_allocated(device) - known) + context_bytes(device)
+    return max(0, cuda.allocated(device) - known) + context_bytes(device)
 
 
 def context_bytes(device: torch.device) -> int:
     """What is occupied beside PyTorch's own memory: the driver's context, and other processes."""
     free, total = torch.cuda.mem_get_info(device)
-    return max(0, total - free - torch.cuda.memory_reserved(device))
+    return max(0, total - free - cuda.reserved(device))
 
 
 class Identities:

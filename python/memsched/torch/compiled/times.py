@@ -13,6 +13,7 @@ import torch
 from torch import fx
 from torch._subclasses import FakeTensorMode
 
+from memsched.torch.arena import cuda
 from memsched.torch.compiled import private
 from memsched.torch.compiled.as_graph import Cost
 from memsched.torch.compiled.calls import bound
@@ -207,11 +208,11 @@ def _time_on_cuda(call: Callable[..., Any], args: Any, kwargs: Any, device: torc
 
     What is measured waits behind an operation that only waits, so that the host is ahead, as it is in training.
     """
-    torch.cuda.reset_peak_memory_stats(device)
+    cuda.reset_peak(device)
     began = time.perf_counter()
     kept = call(*args, **kwargs)
     issued = time.perf_counter() - began
-    workspace = torch.cuda.max_memory_allocated(device) - torch.cuda.memory_allocated(device)
+    workspace = cuda.peak(device) - cuda.allocated(device)
     del kept
     marks = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(_REPEATS)]
     private.wait_on_cuda(int(min(2 * _REPEATS * issued, _LONGEST) * _CYCLES))

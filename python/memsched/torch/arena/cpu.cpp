@@ -1,0 +1,103 @@
+// The arena on the CPU: c10::SetCPUAllocator puts it before PyTorch's own allocator while a step runs. That allocator
+// goes on serving what no list names, and all other threads.
+
+#include "serve.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <cstdlib>
+
+namespace {
+
+using memsched::Counts;
+using memsched::Event;
+using memsched::Request;
+using memsched::Server;
+
+constexpr std::int64_t guard = 4096; // bytes on both sides of an arena that nobody may touch
+constexpr int untouched = 0xA5;
+
+Server server;
+thread_local bool watching = false;
+c10::Allocator* before = nullptr; // whose place ours has taken
+
+void give_back(void* pointer) {
+    if (pointer != nullptr) {
+        server.give_back(pointer, [&] { c10::GetDefaultCPUAllocator()->raw_deallocate(pointer); });
+    }
+}
+
+struct ArenaAllocator final : c10::Allocator {
+    c10::DataPtr allocate(std::size_t bytes) override {
+        if (!watching) {
+            return (before == nullptr ? c10::GetDefaultCPUAllocator() : before)->allocate(bytes);
+        }
+        void* pointer = nullptr;
+        if (bytes > 0) {
+            pointer = server.allocate(static_cast<std::int64_t>(bytes),
+                                      [&] { return c10::GetDefaultCPUAllocator()->raw_allocate(bytes); });
+        }
+        return {pointer, pointer, &give_back, c10::Device(c10::DeviceType::CPU)};
+    }
+
+    c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
+
+    void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
+};
+
+ArenaAllocator allocator;
+
+} // namespace
+
+extern "C" {
+
+// The calling thread's requests are served and counted from here on.
+void arena_begin(int checked, int timed, int recorded) {
+    constexpr std::uint8_t first = 255; // before all others
+    server.watch({.checked = checked != 0, .timed = timed != 0, .recorded = recorded != 0});
+    if (c10::GetCPUAllocator() != &allocator) {
+        before = c10::GetCPUAllocator();
+        c10::SetCPUAllocator(&allocator, first);
+    }
+    watching = true;
+}
+
+void arena_end() {
+    constexpr std::uint8_t first = 255;
+    watching = false;
+    server.expect(nullptr, nullptr, 0);
+    if (c10::GetCPUAllocator() == &allocator) {
+        c10::SetCPUAllocator(before, first);
+    }
+}
+
+// The address of an arena of so many bytes, a multiple of 4096, between two guards; 0 without memory.
+std::int64_t arena_make(std::int64_t bytes, int checked) {
+    const std::int64_t whole = (bytes + 2 * guard + guard - 1) / guard * guard;
+    char* const block = static_cast<char*>(std::aligned_alloc(guard, static_cast<std::size_t>(whole)));
+    if (block == nullptr) {
+        return 0;
+    }
+    char* const base = block + guard;
+    std::memset(block, untouched, static_cast<std::size_t>(guard));
+    std::memset(base + bytes, untouched, static_cast<std::size_t>(whole - guard - bytes));
+    if (checked != 0) {
+        std::memset(base, Server::empty, static_cast<std::size_t>(bytes));
+    }
+    server.add(base, bytes, [](char* from, std::int64_t) { std::free(from - guard); });
+    return reinterpret_cast<std::int64_t>(base);
+}
+
+// Whether the bytes on both sides of the arena are as they were.
+int arena_is_sound(std::int64_t address, std::int64_t bytes) {
+    const char* const base = reinterpret_cast<const char*>(address);
+    const auto same = [](const char* from, const char* to) {
+        return std::all_of(from, to, [](char byte) { return static_cast<unsigned char>(byte) == untouched; });
+    };
+    return same(base - guard, base) && same(base + bytes, base + bytes + guard) ? 1 : 0;
+}
+
+} // extern "C"
+
+#include "calls.h"
