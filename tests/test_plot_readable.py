@@ -521,7 +521,7 @@ def test_a_loss_is_in_the_legend_where_it_is_seen(seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["", "4.274 ms if it fit, batch up to 104857600", "for larger batches, batch up to 94475"]
+    "words", ["", "4.274 ms if it fit, batch up to 104857600", "for larger inputs, batch up to 94475"]
 )
 def test_words_beside_bars_are_within_the_picture(words: str) -> None:
     with drawing(None, "MB") as figure:

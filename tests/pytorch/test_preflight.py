@@ -21,7 +21,7 @@ from memsched.cli.app import command_line
 from memsched.show.words import time_of
 from memsched.study.fit import OFFLOADED, UPDATED, Fit, Steady, Way
 from memsched.torch import zoo
-from memsched.torch.batches import OtherBatchError, told_of
+from memsched.torch.batches import OtherSizeError, told_of
 from memsched.torch.meter import Meter
 from memsched.torch.optimizer_state import optimizer_named
 from memsched.torch.preflight import fit, fit_spec
@@ -164,6 +164,61 @@ def test_the_largest_batches_fit_and_no_larger_ones_do(memory: int) -> None:
                 assert fits == _has_a_plan(model, size, memory, stepping, bandwidth)
 
 
+class Sequences(nn.Module):
+    """Attention over all positions, of which there are 300: what it holds is no multiple of the length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.positions = nn.Embedding(50, 16), nn.Embedding(300, 16)
+        self.query, self.out = nn.Linear(16, 48), nn.Linear(16, 50)
+
+    def forward(self, ids: Any) -> Any:
+        x = self.words(ids) + self.positions.weight[: ids.shape[1]]
+        q, k, v = self.query(x).chunk(3, dim=-1)
+        return self.out(x + torch.softmax(q @ k.transpose(1, 2), dim=-1) @ v).square().mean()
+
+
+@pytest.mark.parametrize("memory", [400_000, pytest.param(250_000, marks=pytest.mark.slow)])
+def test_the_longest_sequences_fit_and_no_longer_ones_do(memory: int) -> None:
+    model = Sequences()
+
+    def ids(length: int) -> Any:
+        return torch.randint(0, 50, (4, length))
+
+    asked: dict[str, Any] = {"memory": memory, "device": "v100:pcie3"}
+    found = fit(model, (ids(40),), largest="length", time_limit=1, **asked)
+    assert found.searched == "length"
+    plain, *planned = (one.largest_length for one in found.ways if "batches" not in one.name)
+    assert plain is not None
+    needs = [fit(model, (ids(length),), largest=False, **asked).peak_memory for length in (plain, plain + 1)]
+    assert needs[0] <= memory < needs[1]
+    for length, bandwidth in zip(planned, (0, None), strict=False):
+        assert length is not None
+        assert length >= plain
+        for size in (length, length + 1):
+            try:
+                memsched.torch.plan(model, (ids(size),), budget=memory, device="v100:pcie3", bandwidth=bandwidth)
+            except ms.InfeasibleError:
+                assert size > length
+            else:
+                assert size == length
+    assert found.to_pandas()["largest_length"][0] == plain
+    assert found.to_pandas()["largest_batch"].isna().all()
+
+
+def test_sequences_end_where_the_positions_do() -> None:
+    found = fit(Sequences(), (torch.randint(0, 50, (2, 40)),), largest="length", memory="1GB", device="v100:pcie3")
+    assert found.fits
+    assert found.ways[0].largest_length == 300
+
+
+def test_no_common_length_is_told() -> None:
+    with pytest.raises(ms.InvalidInputError, match=r"largest is 'length' and the inputs have the shapes \(64,\)"):
+        fit(nn.Bilinear(4, 4, 2), (torch.randn(64),), memory="1GB", device="v100", largest="length")
+    with pytest.raises(ms.InvalidInputError, match="largest is 'widest'"):
+        fit(Sequences(), (torch.zeros(2, 4, dtype=torch.long),), memory="1GB", device="v100", largest="widest")
+
+
 def _has_a_plan(model: nn.Module, batch: int, memory: int, optimizer: Any, bandwidth: float | None) -> bool:
     try:
         memsched.torch.plan(
@@ -281,11 +336,14 @@ def test_other_batches_may_run_otherwise_or_not_at_all(
 
 
 def test_a_fault_of_ours_at_another_batch_is_not_taken_for_the_models() -> None:
-    with pytest.raises(AssertionError), told_of(2, 1):
+    with pytest.raises(AssertionError), told_of("batch 2", given=False):
         raise AssertionError
-    with pytest.raises(OtherBatchError, match="at batch 2 the model cannot run: a shape"), told_of(2, 1):
+    with (
+        pytest.raises(OtherSizeError, match="at batch 2 the model cannot run: a shape"),
+        told_of("batch 2", given=False),
+    ):
         raise ValueError("a shape")
-    with pytest.raises(ValueError, match="a shape"), told_of(1, 1):
+    with pytest.raises(ValueError, match="a shape"), told_of("batch 1", given=True):
         raise ValueError("a shape")
 
 
@@ -299,7 +357,7 @@ def test_where_the_plain_step_fits_there_is_nothing_to_do() -> None:
     assert found.next_step == "nothing: train as it is"
     plain, *others = found.ways
     assert [one.name for one in others] == ["recompute", "recompute and offload"]
-    assert all(one.note == "for larger batches" for one in others)
+    assert all(one.note == "for larger inputs" for one in others)
     assert all((one.largest_batch or 0) > (plain.largest_batch or 0) >= 64 for one in others)
     assert [one.name for one in fit(model, args, **asked, largest=False).ways] == ["plain"]
 

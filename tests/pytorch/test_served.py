@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import itertools
 import os
@@ -409,6 +410,19 @@ def test_tensors_outlive_their_arena() -> None:
     del found
     _, _, step = small()
     served(Arena(), step)
+
+
+def test_it_is_not_copied() -> None:
+    with pytest.raises(InvalidInputError, match="an Arena is memory of this process"):
+        copy.deepcopy(Arena())
+
+
+def test_it_says_how_it_is_served() -> None:
+    _, _, step = small()
+    arena = Arena()
+    assert "no two steps in succession have been alike yet" in repr(arena)
+    served(arena, step)
+    assert "0 B are lost between tensors; 22 of 23 requests in the last step had planned addresses" in repr(arena)
 
 
 def test_a_step_without_memory() -> None:

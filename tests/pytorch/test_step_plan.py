@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -216,6 +218,15 @@ def test_bad_arguments() -> None:
         mt.plan_step(table, (torch.zeros(3, dtype=torch.long),), loss, budget="50%")
     with pytest.raises(CaptureError, match="looks at values"):
         mt.plan_step(model, (x,), lambda out: out.mean() * (1 if out.sum() > 0 else 2), budget="50%", device=V100)
+
+
+def test_it_is_not_copied() -> None:
+    """The copy would run the model of the original, beside a copied model that gets no gradients."""
+    model, x = made("mlp")
+    plan = mt.plan_step(model, (x,), loss, budget="50%", device=V100)
+    for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(InvalidInputError, match="runs the model that it was made for"):
+            attempt(plan)
 
 
 def test_under_autocast() -> None:

@@ -46,6 +46,7 @@ from memsched.support.formats import exact_bytes, format_bytes, unit_written
 @click.option("-b", "--bandwidth", metavar="RATE", help="Of the link to the host, such as 24GB/s.")
 @click.option("--time-limit", default="5", show_default=True, metavar="SECONDS", help="For the planner, each time.")
 @click.option("--largest/--no-largest", default=True, help="Search for the largest batches, too.")
+@click.option("--length", is_flag=True, help="Search for the largest length of sequences, dimension 1, instead.")
 @file_option("-o", "--output", help="Save a picture: .png, .svg or .pdf.")
 @quiet_option
 @json_option
@@ -60,6 +61,7 @@ def fit(
     bandwidth: str | None,
     time_limit: str,
     largest: bool,
+    length: bool,
     output: str | None,
     as_json: bool,
 ) -> None:
@@ -88,10 +90,11 @@ def fit(
             raise
         raise MemschedError("a look at a model needs PyTorch: pip install 'memsched[torch]'") from error
     if not quiet():
-        more = ", and finding the largest batches; --no-largest is quicker" if largest else ""
+        sizes = "lengths" if length else "batches"
+        more = f", and finding the largest {sizes}; --no-largest is quicker" if largest else ""
         click.echo(f"looking at {model}: counting its bytes{more}", err=True)
     with working(f"looking at {model}") as say:
-        found = fit_spec(model, input, **asked, largest=largest, progress=say)
+        found = fit_spec(model, input, **asked, largest="length" if largest and length else largest, progress=say)
     if output is not None:
         found.plot(output)
     answer(as_json, found.to_json, _summary(found), "", _table(found), *found.notes, saved=[output])
@@ -119,14 +122,14 @@ def _summary(found: Fit) -> Table:
 
 
 def _table(found: Fit) -> Table:
-    batches = any(one.largest_batch is not None for one in found.ways)
-    table = new_table("way", "peak memory", "time", *(["largest batch"] if batches else []))
+    searched = found.searched
+    table = new_table("way", "peak memory", "time", *([f"largest {searched}"] if searched else []))
     for one in found.ways:
         spare = one.note == LARGER  # what it needs for this batch is of no use
         cells = [
             one.name,
             *(("", "") if spare else (format_bytes(one.peak_memory, unit_written(found.memory)), time_of(one))),
         ]
-        cells += ["" if one.largest_batch is None else str(one.largest_batch)] if batches else []
+        cells += ["" if one.largest is None else str(one.largest)] if searched else []
         table.add_row(*(shown(cell) for cell in cells))
     return table

@@ -235,12 +235,12 @@ def _frontier(found: Frontier) -> Table:
 def _fit(found: Fit) -> Table:
     rows: list[tuple[str, ...]] = []
     for one in found.ways:
-        largest = "" if one.largest_batch is None else str(one.largest_batch)
+        largest = "" if one.largest is None else str(one.largest)
         rows.append((one.name, format_bytes(one.peak_memory), time_of(one), largest))
     verdict = "fit" if found.fits else "do not fit"
     return Table(
         title=f"{found.name}: {format_bytes(found.peak_memory)} {verdict} into {format_bytes(found.memory)}",
-        head=("way", "peak", "time", "largest batch"),
+        head=("way", "peak", "time", f"largest {found.searched or 'batch'}"),
         rows=rows,
         note="\n".join([found.next_step, found.times, *found.notes]),
     )

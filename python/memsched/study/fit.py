@@ -16,7 +16,7 @@ from memsched.support.views import Columns, Drawn, Tabular
 _LEAST = 1000  # bytes of a device: with less, a unit is missing
 OFFLOADED = "optimizer on the host"
 UPDATED = "update in the step"
-LARGER = "for larger batches"
+LARGER = "for larger inputs"
 _FASTER = 0.95  # of the time of the model's own checkpoints, so that it is worth a word
 
 
@@ -67,6 +67,8 @@ class Way:
     largest_batch : int or None
         The most samples in dimension 0 of the inputs that fit; 0 if not even one does, None if it was not asked or not
         found.
+    largest_length : int or None
+        The same of sequences, in dimension 1.
     note : str
         What was assumed.
     """
@@ -76,7 +78,13 @@ class Way:
     peak_memory: int
     makespan: float | None
     largest_batch: int | None = None
+    largest_length: int | None = None
     note: str = ""
+
+    @property
+    def largest(self) -> int | None:
+        """Of the two what was asked."""
+        return self.largest_batch if self.largest_length is None else self.largest_length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +120,14 @@ class Fit(Drawn, Tabular):
         return self.ways[0].fits
 
     @property
+    def searched(self) -> str | None:
+        """What the largest of was sought: "batch", "length", or None."""
+        for one in self.ways:
+            if one.largest is not None:
+                return "batch" if one.largest_length is None else "length"
+        return None
+
+    @property
     def peak_memory(self) -> int:
         """Bytes of the whole process over a steady step of plain PyTorch, with what was reserved."""
         return self.ways[0].peak_memory
@@ -131,8 +147,9 @@ class Fit(Drawn, Tabular):
                 return "nothing: train as it is"
             instead = "without the model's own checkpoints"
             return f"train as it is; or, {instead}, {_how(best.name, self.memory, self.steady.optimizer)}"
-        batches = [(one.largest_batch, one.name) for one in self.ways if one.largest_batch]
-        smaller = "; or at most {} samples, with {!r}".format(*max(batches)) if batches else ""
+        sizes = [(one.largest, one.name) for one in self.ways if one.largest]
+        most = "a length of at most {}" if self.searched == "length" else "at most {} samples"
+        smaller = f"; or {most}, with {{!r}}".format(*max(sizes)) if sizes else ""
         fitting = [one for one in self.ways if one.fits]
         if fitting:
             # Updates are counted in `UPDATED` alone; on the host they take far longer than elsewhere.
@@ -162,7 +179,7 @@ class Fit(Drawn, Tabular):
             if step.optimizer:
                 what, unless = "the optimizer's step alone needs", " unless its state is on the host"
             return f"; no smaller batch helps{unless}: {what} {format_bytes(needed, unit_written(self.memory))}"
-        return "" if any(one.largest_batch == 0 for one in self.ways) else "; or a smaller batch"
+        return "" if any(one.largest == 0 for one in self.ways) else "; or a smaller batch"
 
     def to_json(self) -> dict[str, Any]:
         """The figures, as JSON has them."""
@@ -176,6 +193,7 @@ class Fit(Drawn, Tabular):
             "peak_memory": (int, [one.peak_memory for one in self.ways]),
             "makespan": (float, [one.makespan for one in self.ways]),
             "largest_batch": (int, [one.largest_batch for one in self.ways]),
+            "largest_length": (int, [one.largest_length for one in self.ways]),
         }
 
 

@@ -1,4 +1,4 @@
-"""A step at other batches than the one it is given with: what they need, and the largest that fits."""
+"""A step at other sizes of its inputs than those it is given with: what they need, and the largest that fits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -22,20 +22,36 @@ from memsched.torch.nests import tensors_of, with_tensors
 from memsched.torch.weightless import fake_mode_of
 
 
-class OtherBatchError(InvalidInputError):
-    """The model does not run with so many samples."""
+class OtherSizeError(InvalidInputError):
+    """The model does not run with inputs of that size."""
 
 
-def batch_of(given: Any) -> int:
-    """Samples in dimension 0 of the inputs; 0 if they have no such dimension in common."""
+class Size(NamedTuple):
+    """What inputs have in common, which a step may have more of or less.
+
+    Attributes
+    ----------
+    batch : int
+        In dimension 0 of all tensors: samples.
+    length : int
+        In dimension 1 of all tensors that have one: of the sequences.
+    """
+
+    batch: int
+    length: int
+
+
+def size_of(given: Any) -> Size:
+    """0 if the tensors have no such dimension in common."""
     shapes = [tuple(one.shape) for one in tensors_of(given)]
-    alike = shapes and all(shape and shape[0] == shapes[0][0] for shape in shapes)
-    return int(shapes[0][0]) if alike else 0
+    batches = {shape[0] if shape else 0 for shape in shapes}
+    lengths = {shape[1] for shape in shapes if len(shape) > 1}
+    return Size(*(int(found.pop()) if len(found) == 1 else 0 for found in (batches, lengths)))
 
 
 def split_batch(args: Any) -> int:
     """The batch of inputs that are to be split along it."""
-    found = batch_of(args)
+    found = size_of(args).batch
     if found == 0:
         shapes = ", ".join(str(tuple(one.shape)) for one in tensors_of(args)) or "(none)"
         raise InvalidInputError(
@@ -59,29 +75,31 @@ def parts_in(rounds: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
             start += batch
 
 
-def with_batch(given: Any, batch: int) -> Any:
-    """Inputs with so many samples, without data."""
+def with_size(given: Any, size: Size) -> Any:
+    """Inputs of that size, without data; what they do not have in common stays."""
     mode = fake_mode_of(tensors_of(given)) or FakeTensorMode(allow_non_fake_inputs=True)
+    common = size_of(given)
 
     def resized(one: torch.Tensor) -> torch.Tensor:
+        shape = [new if old else whole for new, old, whole in zip(size, common, one.shape, strict=False)]
         with mode:
-            made = torch.empty((batch, *one.shape[1:]), dtype=one.dtype, device=one.device)
+            made = torch.empty((*shape, *one.shape[len(shape) :]), dtype=one.dtype, device=one.device)
         return made.requires_grad_(one.requires_grad)
 
     return with_tensors(given, resized)
 
 
 @contextlib.contextmanager
-def told_of(batch: int, given: int) -> Iterator[None]:
-    """What fails at another batch than the one that was given is told with it."""
+def told_of(what: str, *, given: bool) -> Iterator[None]:
+    """What fails at another size than the one that was given is told with it."""
     try:
         yield
     except (AssertionError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # of any kind: the model's own
-        if batch == given:
+        if given:
             raise
-        raise OtherBatchError(f"at batch {batch} the model cannot run: {error}") from error
+        raise OtherSizeError(f"at {what} the model cannot run: {error}") from error
 
 
 def plan_within(graph: Graph, device: Device, time_limit: float | None, **more: Any) -> Result:
@@ -145,8 +163,8 @@ def form_of(graph: Graph) -> object:
     return [(op["name"], op["phase"], op["reads"], op["writes"], len(op["choices"])) for op in graph.ops]
 
 
-def scaled(one: tuple[int, Graph], other: tuple[int, Graph], batch: int) -> Graph:
-    """The graph of a batch, from those of two others of the same form, if all bytes and seconds are linear in it."""
+def scaled(one: tuple[int, Graph], other: tuple[int, Graph], size: int) -> Graph:
+    """The graph of a size, from those of two others of the same form, if all bytes and seconds are linear in it."""
     (first, near), (second, far) = one, other
 
     def between(a: Any, b: Any) -> Any:
@@ -156,43 +174,43 @@ def scaled(one: tuple[int, Graph], other: tuple[int, Graph], batch: int) -> Grap
             return [between(x, y) for x, y in zip(a, b, strict=True)]
         if isinstance(a, bool) or not isinstance(a, int | float) or a == b:
             return a
-        exact = a + (b - a) * (batch - first) / (second - first)
+        exact = a + (b - a) * (size - first) / (second - first)
         return max(0, math.ceil(exact)) if isinstance(a, int) else max(0.0, exact)
 
     return Graph.from_json(between(near.to_json(), far.to_json()))
 
 
-_CAPTURES = 4  # of a step, until the largest batch is found
+_CAPTURES = 4  # of a step, until the largest size is found
 
 
-class PlannedBatches:
-    """Plans of a step at other batches than the one that it is given with.
+class PlannedSizes:
+    """Plans of a step at other sizes than the one that it is given with: other batches, or other lengths.
 
-    `at` captures the step of a batch; `known` are those that were captured. `fits` tells of what is in no plan.
+    `at` captures the step of a size; `known` are those that were captured. `fits` tells of what is in no plan.
     """
 
     def __init__(
         self,
         at: Callable[[int], Graph],
-        batch: int,
+        size: int,
         device: Device,
         *,
         known: Iterable[int],
         fits: Callable[[int], bool],
         say: Callable[[str, int], None],
     ) -> None:
-        self._at, self._batch, self._device = at, batch, device
+        self._at, self._size, self._device = at, size, device
         self._known, self._fits, self._say = known, fits, say
 
     def largest(self) -> int | None:
-        """The largest batch for which there is a plan; None if it is not found in a few captures.
+        """The largest size for which there is a plan; None if it is not found in a few captures.
 
-        The bytes of most tensors are linear in the batch. So the graph of any batch follows from those of two that are
-        captured; those of the batch that is found, and of the next, are captured, too, and decide.
+        The bytes of most tensors are linear in it. So the graph of any size follows from those of two that are
+        captured; those of the size that is found, and of the next, are captured, too, and decide.
         """
-        batch = self._batch
-        others = dict.fromkeys([*self._known, batch // 2, 2 * batch, batch - 1])  # captured ones first
-        near = [batch, *itertools.islice((one for one in others if one != batch and self._is_alike(one)), 1)]
+        size = self._size
+        others = dict.fromkeys([*self._known, size // 2, 2 * size, size - 1])  # captured ones first
+        near = [size, *itertools.islice((one for one in others if one != size and self._is_alike(one)), 1)]
         for _ in range(_CAPTURES):
             if len(near) < 2:
                 return None
@@ -206,22 +224,22 @@ class PlannedBatches:
             near = [size for size in dict.fromkeys([missed, *near]) if self._is_alike(size)][:2]
         return None
 
-    def _is_alike(self, batch: int) -> bool:
-        """Whether the model runs with so many samples, by the same operations as with those that were given."""
-        with contextlib.suppress(OtherBatchError):
-            return batch >= 1 and form_of(self._at(batch)) == form_of(self._at(self._batch))
+    def _is_alike(self, size: int) -> bool:
+        """Whether the model runs with that size, by the same operations as with the one that was given."""
+        with contextlib.suppress(OtherSizeError):
+            return size >= 1 and form_of(self._at(size)) == form_of(self._at(self._size))
         return False
 
-    def _is_planned(self, batch: int) -> bool:
-        with contextlib.suppress(OtherBatchError):
-            return self._there_is_a_plan(batch, self._at(batch))
+    def _is_planned(self, size: int) -> bool:
+        with contextlib.suppress(OtherSizeError):
+            return self._there_is_a_plan(size, self._at(size))
         return False
 
-    def _fits_between(self, one: int, other: int, batch: int) -> bool:
-        self._say("planning a step", batch)
-        return self._there_is_a_plan(batch, scaled((one, self._at(one)), (other, self._at(other)), batch))
+    def _fits_between(self, one: int, other: int, size: int) -> bool:
+        self._say("planning a step", size)
+        return self._there_is_a_plan(size, scaled((one, self._at(one)), (other, self._at(other)), size))
 
-    def _there_is_a_plan(self, batch: int, graph: Graph) -> bool:
+    def _there_is_a_plan(self, size: int, graph: Graph) -> bool:
         with contextlib.suppress(InfeasibleError):
-            return bool(self._fits(batch) and plan_within(graph, self._device, None, moves=0))
+            return bool(self._fits(size) and plan_within(graph, self._device, None, moves=0))
         return False

@@ -14,6 +14,7 @@ from memsched.study.auto import Say
 from memsched.study.fit import Fit, check_asked, device_memory
 from memsched.support import checks
 from memsched.support.arguments import public
+from memsched.torch.batches import size_of
 from memsched.torch.compiled.look import Loss, check_inputs, check_model, device_of, options_of
 from memsched.torch.errors import CallError, told
 from memsched.torch.families import own_function
@@ -41,7 +42,7 @@ def fit(
     host_memory: str | int | None = None,
     reserve: str | int = 0,
     time_limit: str | float = PLANNER_SECONDS,
-    largest: bool = True,
+    largest: bool | str = True,
     progress: Say = None,
 ) -> Fit:
     """Say before training whether a step fits the device, and what each way to make it fit costs.
@@ -58,8 +59,9 @@ def fit(
         Its state counts, and what it needs while it steps; of a number, the state alone.
     time_limit : float
         Seconds of the planner for each way.
-    largest : bool
-        Search for the largest batches, too: it takes several times as long.
+    largest : bool or str
+        Search for the largest batches, too: it takes several times as long. "length" searches for the largest length of
+        sequences instead, in dimension 1 of all inputs that have one.
     progress : callable, optional
         Called with a line about the work: what runs, and for how many samples.
 
@@ -88,7 +90,7 @@ def fit(
     check_model(model)
     check_inputs(model, args, kwargs)
     check_owner(optimizer, model)
-    checks.flag("largest", largest)
+    searched = _searched(largest, (args, kwargs))
     checks.progress(progress)
     bytes_ = device_memory(memory) if memory is not None else memory_of(device, device_of(model))
     options = options_of(
@@ -104,8 +106,22 @@ def fit(
     )
     leaves = (one for one in (*model.parameters(), *tensors_of((args, kwargs))) if one.is_leaf)
     with told(model, args, kwargs, loss), gradients_aside(leaves):  # a step releases them before it computes others
-        asked = Asked(model, tuple(args), dict(kwargs or {}), optimizer, loss, options, bytes_, progress)
-        return asked.answered(largest)
+        more = (options, bytes_, progress, searched)
+        return Asked(model, tuple(args), dict(kwargs or {}), optimizer, loss, *more).answered()
+
+
+def _searched(largest: object, given: Any) -> str | None:
+    """What the largest of is sought."""
+    if isinstance(largest, str):
+        checks.choice("largest", largest, ("batch", "length"))
+        if largest == "length" and not size_of(given).length:
+            shapes = ", ".join(str(tuple(one.shape)) for one in tensors_of(given)) or "(none)"
+            raise InvalidInputError(
+                f"largest is 'length' and the inputs have the shapes {shapes}; all that have a dimension 1 must have "
+                "the same there, which is the length"
+            )
+        return largest
+    return "batch" if checks.flag("largest", largest) else None
 
 
 def fit_spec(
@@ -119,7 +135,7 @@ def fit_spec(
     autocast: str | None = None,
     bandwidth: str | None = None,
     time_limit: str | float = PLANNER_SECONDS,
-    largest: bool = True,
+    largest: bool | str = True,
     progress: Say = None,
 ) -> Fit:
     """`fit` for a model that a line of text names, an optimiser such as "adamw" and a loss such as "nets.py:loss"."""

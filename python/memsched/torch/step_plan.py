@@ -91,6 +91,12 @@ class StepPlan(ShowsResult):
     def __repr__(self) -> str:
         return f"StepPlan({self.result!r})"
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise InvalidInputError(
+            "a StepPlan runs the model that it was made for, so it can neither be copied nor pickled; copy the model, "
+            "and call memsched.torch.plan_step for the copy"
+        )
+
     def __getattr__(self, name: str) -> Any:
         if name in ("apply", "at", "export", "load", "save"):
             raise AttributeError(

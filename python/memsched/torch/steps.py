@@ -282,7 +282,9 @@ class _Steps:
 
     def _graph_at(self, batch: int) -> Graph:
         if batch not in self._timed:
-            with told_of(batch, split_batch(self._given)):  # such as a normalisation of one sample
+            with told_of(
+                f"batch {batch}", given=batch == split_batch(self._given)
+            ):  # such as a normalisation of one sample
                 seen = self._look(narrowed(self._given, 0, batch))
             learning = [leaf for leaf in pytree.tree_leaves(self._given) if getattr(leaf, "requires_grad", False)]
             # Beside the gradient of a whole input, that of a part is as large for a moment.

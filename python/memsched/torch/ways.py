@@ -18,14 +18,15 @@ from memsched.study.fit import LARGER, OFFLOADED, UPDATED, Fit, Steady, Way
 from memsched.support.formats import counted, format_seconds
 from memsched.support.units import parse_bytes
 from memsched.torch.batches import (
-    OtherBatchError,
-    PlannedBatches,
-    batch_of,
+    OtherSizeError,
+    PlannedSizes,
+    Size,
     largest_within,
     least,
     plan_within,
+    size_of,
     told_of,
-    with_batch,
+    with_size,
 )
 from memsched.torch.compiled.joint import run_again
 from memsched.torch.compiled.look import Look, Loss, device_of, look
@@ -49,7 +50,7 @@ _HELD = "a plan counts the model's results until the step ends, plain PyTorch un
 
 
 class Asked:
-    """A model's step at any size of the batch, on one device."""
+    """A model's step at any size of its inputs, on one device. `searched` is what the largest of is sought."""
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class Asked:
         options: Options,
         memory: int,
         progress: Say,
+        searched: str | None,
     ) -> None:
         self._progress, self._doing = progress, ""
         self._model, self._given, self._loss = model, (args, kwargs), loss
@@ -69,38 +71,41 @@ class Asked:
         self._options = replace(options, reserve=self._reserve + bytes_beside(optimizer, model))
         modelled = options.device != "here" and device_of(model).type == "cpu"
         self._capability = machine(options.device)[0].capability if modelled else None
-        self._batch = batch_of(self._given)
+        self._own = size_of(self._given)
+        self._searched = searched if searched and getattr(self._own, searched) else None
         self._returns_loss, self._others = False, 0
-        self._again: dict[int, float] = {}  # seconds of what the model's own checkpoints run again, by batch
-        self._steps: dict[bool, dict[int, Timed]] = {False: {}, True: {}}  # without updates and with them, by batch
+        self._again: dict[Size, float] = {}  # seconds of what the model's own checkpoints run again
+        self._steps: dict[bool, dict[Size, Timed]] = {False: {}, True: {}}  # without updates and with them
         self.steady = functools.cache(self._steady)
 
-    def answered(self, largest: bool) -> Fit:
+    def answered(self) -> Fit:
         """All ways."""
-        batch, plain = self._batch, self._plain()
+        own, plain, searched = self._own, self._plain(), self._searched
         link = self._device(link=True).d2h
-        warn_if_slow(self._at(batch).graph, link, "bandwidth")
-        if plain.fits and self._again[batch]:  # what the model checkpoints, plans may keep
+        warn_if_slow(self._at(own).graph, link, "bandwidth")
+        if plain.fits and self._again[own]:  # what the model checkpoints, plans may keep
             ways = [plain, *(self._planned(name, link=name != _PLANNED[0]) for name in _PLANNED[: 1 + (link > 0)])]
         elif plain.fits:
-            planned = [*_PLANNED[: 1 + (link > 0)], *self._with_updates()] if largest and batch else []
+            planned = [*_PLANNED[: 1 + (link > 0)], *self._with_updates()] if searched else []
             ways = [plain, *(replace(plain, name=name, note=LARGER) for name in planned)]
         else:
             ways = [plain, self._planned(_PLANNED[0], link=False)]
             ways += [self._planned(_PLANNED[1], link=True), *self._optimizer_on_host()] if link else []
             ways += [*(self._updated_in_step() for _ in self._with_updates()), *self._accumulated()]
-        if largest and batch:
-            ways = [replace(one, largest_batch=self._largest_of(one.name)) for one in ways]
-        most = ways[0].largest_batch or 0
-        held = [_HELD] if any(one.largest_batch is not None and one.largest_batch < most for one in ways) else []
-        if plain.fits:  # the others are of use where they allow more samples
-            ways[1:] = [one for one in ways[1:] if one.note != LARGER or (one.largest_batch or math.inf) > most]
-        times = str(self._at(batch).facts["source"])
+        if searched:
+            for k, one in enumerate(ways):
+                found: Any = {f"largest_{searched}": self._largest_of(one.name, searched)}
+                ways[k] = replace(one, **found)
+        most = ways[0].largest or 0
+        held = [_HELD] if any(one.largest is not None and one.largest < most for one in ways) else []
+        if plain.fits:  # the others are of use where they allow more
+            ways[1:] = [one for one in ways[1:] if one.note != LARGER or (one.largest or math.inf) > most]
+        times = str(self._at(own).facts["source"])
         return Fit(
             name=f"{type(self._model).__name__} on {self._shapes()}",
             memory=self._memory,
             times=times,
-            steady=self.steady(batch),
+            steady=self.steady(own),
             ways=tuple(ways),
             assumed=(*self._not_given(), *held),
         )
@@ -112,37 +117,49 @@ class Asked:
         given = {"optimizer": self._optimizer, "loss": self._loss or self._returns_loss or None}
         return [f"no {what} was given, and none is counted; {GIVE[what]}" for what, one in given.items() if one is None]
 
-    def _say(self, what: str, batch: int) -> None:
+    def _say(self, what: str, size: Size | None = None) -> None:
         if self._progress is not None:
-            self._progress(f"{self._doing}{what}" + (f" of {counted(batch, 'sample')}" if batch else ""))
+            self._progress(f"{self._doing}{what}" + (f" of {self._in_words(size)}" if size and size.batch else ""))
 
-    def _largest_of(self, name: str) -> int | None:
-        self._doing = f"largest batch, {name}: "
+    def _in_words(self, size: Size) -> str:
+        """What differs from the step that was given, or all of it."""
+        samples = counted(size.batch, "sample")
+        return samples if size.length == self._own.length else f"{samples} of length {size.length}"
+
+    def _largest_of(self, name: str, searched: str) -> int | None:
+        self._doing = f"largest {searched}, {name}: "
+        start = getattr(self._own, searched)
+
+        def sized(size: int) -> Size:
+            return self._own._replace(**{searched: size})
+
         if name == "plain":
-            found = self.steady(self._batch)
+            found = self.steady(self._own)
             fixed = found.parameters + found.buffers + found.optimizer + found.gradients + self._beside
-            return largest_within(self._plain_need, self._memory, self._batch, fixed)
+            return largest_within(lambda size: self._plain_need(sized(size)), self._memory, start, fixed)
         if name not in (*_PLANNED, UPDATED):
             return None
-        batches = PlannedBatches(
-            functools.partial(self._graph_at, updates=name == UPDATED),
-            self._batch,
+        updates = name == UPDATED
+        known = [getattr(one, searched) for one in self._steps[updates]]
+        sizes = PlannedSizes(
+            lambda size: self._graph_at(sized(size), updates=updates),
+            start,
             self._device(link=name != "recompute"),
-            known=self._steps[name == UPDATED],
-            fits=lambda batch: name == UPDATED or self._need_of_update(batch) <= self._memory,
-            say=self._say,
+            known=[size for size in known if sized(size) in self._steps[updates]],
+            fits=lambda size: updates or self._need_of_update(size / start) <= self._memory,
+            say=lambda what, size: self._say(what, sized(size)),
         )
-        return batches.largest()
+        return sizes.largest()
 
     def _plain(self) -> Way:
-        need = self.steady(self._batch).peak_memory + self._beside
-        seconds = self._seconds(self._batch)
-        return self._way("plain", need, seconds, _CHECKPOINTED if self._again[self._batch] else "")
+        need = self.steady(self._own).peak_memory + self._beside
+        seconds = self._seconds(self._own)
+        return self._way("plain", need, seconds, _CHECKPOINTED if self._again[self._own] else "")
 
     def _planned(self, name: str, *, link: bool) -> Way:
-        self._say(f"planning {name}", 0)
-        update = self._need_of_update(self._batch)
-        graph, device = self._at(self._batch).graph, self._device(link=link)
+        self._say(f"planning {name}")
+        update = self._need_of_update(1)
+        graph, device = self._at(self._own).graph, self._device(link=link)
         try:
             result = plan_within(graph, device, self._options.time_limit)
         except InfeasibleError:
@@ -152,11 +169,11 @@ class Asked:
 
     def _optimizer_on_host(self) -> list[Way]:
         """The state stays on the host, where the updates run: gradients go there, and parameters come back."""
-        found, link = self.steady(self._batch), self._device(link=True)
+        found, link = self.steady(self._own), self._device(link=True)
         if not found.optimizer:
             return []
         need = max(found.peak_forward_backward - found.optimizer, found.parameters + found.gradients) + self._beside
-        seconds = self._seconds(self._batch) + found.gradients / link.d2h + found.parameters / link.h2d
+        seconds = self._seconds(self._own) + found.gradients / link.d2h + found.parameters / link.h2d
         note = "its updates are not timed, and memsched does not run it"
         return [self._way(OFFLOADED, need, seconds, note)]
 
@@ -165,15 +182,15 @@ class Asked:
         if not isinstance(self._optimizer, torch.optim.Optimizer) or not (self._loss or self._returns_loss):
             return []
         try:
-            self._graph_at(self._batch, updates=True)
+            self._graph_at(self._own, updates=True)
         except (CaptureError, InvalidInputError):  # what `plan_step` tells whoever asks it
             return []
         return [UPDATED]
 
     def _updated_in_step(self) -> Way:
         """The optimiser's states travel, too."""
-        self._say(f"planning {UPDATED}", 0)
-        graph, device = self._graph_at(self._batch, updates=True), self._device(link=True)
+        self._say(f"planning {UPDATED}")
+        graph, device = self._graph_at(self._own, updates=True), self._device(link=True)
         seconds = sum(op["choices"][0]["time"] for op in graph.ops if op["kind"] == "update")
         try:
             result = plan_within(graph, device, self._options.time_limit)
@@ -184,20 +201,22 @@ class Asked:
 
     def _accumulated(self) -> list[Way]:
         """The fewest micro-batches that fit."""
-        small = [k for k in range(1, math.isqrt(self._batch) + 1) if self._batch % k == 0]
-        parts = sorted({*small[1:], *(self._batch // k for k in small)} - {1})
+        batch = self._own.batch
+        small = [k for k in range(1, math.isqrt(batch) + 1) if batch % k == 0]
+        parts = sorted({*small[1:], *(batch // k for k in small)} - {1})
         found: list[Way] = []
         norms = any(isinstance(one, torch.nn.modules.batchnorm._BatchNorm) for one in self._model.modules())
         note = "batch normalisation sees each part by itself" if norms else ""
         for k in parts:
+            size = self._own._replace(batch=batch // k)
             try:
-                part, whole = self.steady(self._batch // k, k), self.steady(self._batch)
+                part, whole = self.steady(size, k), self.steady(self._own)
                 need = part.peak_memory + whole.inputs - part.inputs + self._beside  # all parts are on the device
                 if need > self._memory:  # its time does not count
                     found = [self._way(f"{k} micro-batches", need, math.nan, note)]
                 else:
-                    return [self._way(f"{k} micro-batches", need, k * self._seconds(self._batch // k), note)]
-            except OtherBatchError:  # such as a normalisation of one sample
+                    return [self._way(f"{k} micro-batches", need, k * self._seconds(size), note)]
+            except OtherSizeError:  # such as a normalisation of one sample
                 break
         return found
 
@@ -205,58 +224,67 @@ class Asked:
         known = None if math.isnan(seconds) else seconds
         return Way(name=name, fits=need <= self._memory, peak_memory=need, makespan=known, note=note)
 
-    # What a batch needs.
+    # What a size needs.
 
-    def _plain_need(self, batch: int) -> float:
-        with contextlib.suppress(OtherBatchError):
-            return self.steady(batch).peak_memory + self._beside
+    def _plain_need(self, size: Size) -> float:
+        with contextlib.suppress(OtherSizeError):
+            return self.steady(size).peak_memory + self._beside
         return math.inf
 
-    def _need_of_update(self, batch: int) -> int:
-        found = self.steady(self._batch)
-        return found.peak_update - found.inputs + found.inputs * batch // max(self._batch, 1) + self._beside
+    def _need_of_update(self, times: float) -> int:
+        """Of so many times the inputs."""
+        found = self.steady(self._own)
+        return found.peak_update - found.inputs + int(found.inputs * times) + self._beside
 
-    def _steady(self, batch: int, micro_batches: int = 1) -> Steady:
-        self._say("counting the bytes of a step", batch)
-        args, kwargs = self._given if batch == self._batch else with_batch(self._given, batch)
+    def _steady(self, size: Size, micro_batches: int = 1) -> Steady:
+        self._say("counting the bytes of a step", size)
+        args, kwargs = self._given_with(size)
         more: dict[str, Any] = {"micro_batches": micro_batches, "capability": self._capability}
-        with told_of(batch, self._batch):
+        with self._told_of(size):
             return steady(self._model, args, kwargs, self._optimizer, self._loss, **more)
 
-    def _at(self, batch: int, updates: bool = False) -> Timed:
+    def _given_with(self, size: Size) -> Any:
+        return self._given if size == self._own else with_size(self._given, size)
+
+    def _told_of(self, size: Size) -> contextlib.AbstractContextManager[None]:
+        own = self._own
+        what = f"batch {size.batch}" if size.length == own.length else f"length {size.length}"
+        return told_of(what, given=size == own)
+
+    def _at(self, size: Size, updates: bool = False) -> Timed:
         known = self._steps[updates]
-        if batch not in known:
-            known[batch] = self._timed_with_updates(batch) if updates else self._timed(batch)
-        return known[batch]
+        if size not in known:
+            known[size] = self._timed_with_updates(size) if updates else self._timed(size)
+        return known[size]
 
-    def _graph_at(self, batch: int, updates: bool = False) -> Graph:
-        return self._at(batch, updates).graph
+    def _graph_at(self, size: Size, updates: bool = False) -> Graph:
+        return self._at(size, updates).graph
 
-    def _timed(self, batch: int) -> Timed:
-        seen = self._looked_at(batch, self._options, loss=self._loss)
+    def _timed(self, size: Size) -> Timed:
+        seen = self._looked_at(size, self._options, loss=self._loss)
         self._returns_loss = any(one.meta["val"].numel() == 1 for one in seen.visits[-1].joint.tangents)
         if device_of(self._model).type == "cuda":  # where it is measured
             self._others = seen.resident.others
         found = timed(seen.visits, seen.returns, seen.resident, self._options)
         both = zip(seen.visits, costs_in(found.facts), strict=True)
-        self._again[batch] = sum(costs[n].seconds for visit, costs in both for n in run_again(visit.joint))
+        self._again[size] = sum(costs[n].seconds for visit, costs in both for n in run_again(visit.joint))
         return found
 
-    def _timed_with_updates(self, batch: int) -> Timed:
+    def _timed_with_updates(self, size: Size) -> Timed:
         asked: dict[str, Any] = {"update": True, "rounds": False, "planner": "selective", "how": How()}
         updates = updates_of(self._model, self._optimizer, **asked)
         options = replace(self._options, optimizer=updates.state_bytes)
-        seen = self._looked_at(batch, options, loss=self._loss or own_loss, within=True, updates=updates)
+        seen = self._looked_at(size, options, loss=self._loss or own_loss, within=True, updates=updates)
         if len(seen.visits) > 1:
             raise CaptureError("the step is captured in several graphs")
         return timed(seen.visits, seen.returns, seen.resident, options)
 
-    def _looked_at(self, batch: int, options: Options, **how: Any) -> Look:
-        self._say("capturing a step", batch)
-        args, kwargs = self._given if batch == self._batch else with_batch(self._given, batch)
+    def _looked_at(self, size: Size, options: Options, **how: Any) -> Look:
+        self._say("capturing a step", size)
+        args, kwargs = self._given_with(size)
         calls = {} if self._capability is None else kernels_of(self._capability)
         prepare = functools.partial(substitute, calls=calls)
-        with told_of(batch, self._batch), without_logs() if how.get("within") else contextlib.nullcontext():
+        with self._told_of(size), without_logs() if how.get("within") else contextlib.nullcontext():
             seen = look(self._model, args, kwargs, options, prepare=prepare, **how)
             if seen.unplanned:
                 raise CaptureError(f"a part of the step cannot be planned: {seen.unplanned[0]}")
@@ -265,13 +293,13 @@ class Asked:
     @property
     def _beside(self) -> int:
         """Bytes that are no part of the step: what the caller asked for, and what is on the device anyway."""
-        self._at(self._batch)
+        self._at(self._own)
         return self._reserve + self._others
 
-    def _seconds(self, batch: int) -> float:
+    def _seconds(self, size: Size) -> float:
         """Of the plain step, with the model's own checkpoints."""
-        return sum(op["choices"][0]["time"] for op in self._at(batch).graph.ops) + self._again[batch]
+        return sum(op["choices"][0]["time"] for op in self._at(size).graph.ops) + self._again[size]
 
     def _device(self, *, link: bool) -> Device:
         options = self._options if link else replace(self._options, bandwidth=0)
-        return device_for(self._memory, self._at(self._batch).link, options)
+        return device_for(self._memory, self._at(self._own).link, options)

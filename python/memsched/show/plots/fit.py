@@ -37,7 +37,9 @@ def plot_fit(found: Fit, path: str | os.PathLike[str] | None = None) -> Figure:
     colours = {True: CLASSES["keep"], False: IDEAL}
     with drawing(path, unit_of(found)) as figure:
         factor, unit = byte_unit(most)
-        bars = [Bar(one.name, one.peak_memory / factor, colours[one.fits], _said(one)) for one in found.ways]
+        bars = [
+            Bar(one.name, one.peak_memory / factor, colours[one.fits], _said(one, found.searched)) for one in found.ways
+        ]
         axes = draw_bars(figure, bars, f"peak memory of the process ({unit})", most / factor)
         axes.axvline(memory / factor, **BUDGET)
         told = f"dashed: the device has {exact_bytes(memory, unit_written(memory))}; grey bars do not fit"
@@ -45,6 +47,6 @@ def plot_fit(found: Fit, path: str | os.PathLike[str] | None = None) -> Figure:
     return figure
 
 
-def _said(one: Way) -> str:
+def _said(one: Way, searched: str | None) -> str:
     time = one.note if one.note == LARGER else time_of(one)  # what that needs for this batch is of no use
-    return time if one.largest_batch is None else f"{time}, batch up to {one.largest_batch}"
+    return time if one.largest is None else f"{time}, {searched} up to {one.largest}"

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
+from typing import Any
 
 from memsched.arena.placement import Placement
 from memsched.errors import InvalidInputError, MemschedError, shown
@@ -104,6 +105,11 @@ class Arena:
             f"Arena({self.device!r}): {format_bytes(height)} for a step, of which "
             f"{format_bytes(height - self.placement.load)} are lost between tensors; {counts.planned[0]} of "
             f"{counted(counts.calls, 'request')} in the last step had planned addresses"
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise InvalidInputError(
+            "an Arena is memory of this process, and can neither be copied nor pickled; make another"
         )
 
     def __enter__(self) -> Arena:
