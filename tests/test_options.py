@@ -75,6 +75,14 @@ def test_the_command_line_takes_them() -> None:
     assert compared["planners"]["pofo"]["makespan"] == coarse.makespan
 
 
+def test_a_sweep_takes_quantities_as_the_planner_does() -> None:
+    graph = ms.to_graph(SMALL)
+    (row,) = ms.sweep([graph], ["pooch"], memory=[20], beta=[2.0], options={"pooch": {"search": "1ms"}}).rows
+    assert row["makespan"] == ms.pooch(graph, 20, 2.0, search="1ms").makespan
+    with pytest.raises(ms.InvalidInputError, match="search is -1"):
+        ms.sweep([graph], ["pooch"], memory=[20], beta=[2.0], options={"pooch": {"search": -1}})
+
+
 REFUSED: list[tuple[Callable[[], object], str]] = [
     (
         lambda: ms.compare(CHAIN, *POINT, planners=["rotor"], options={"pofo": {"slots": 20}}),
@@ -99,6 +107,14 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (
         lambda: ms.plan(CHAIN, *POINT, options={"slots": 20}),
         "options are those of one planner, and auto runs all; name the planner",
+    ),
+    (
+        lambda: ms.plan(CHAIN, *POINT, planner="pofo", chunk="1MiB", options={"chunk": "2MiB"}),
+        "chunk is given twice, as 1048576 and as '2MiB' among the options; leave one out",
+    ),
+    (
+        lambda: ms.plan(CHAIN, *POINT, planner="pofo", time_limit=1, options={"time_limit": 2}),
+        "time_limit is given twice, as 1.0 and as 2 among the options; leave one out",
     ),
     (
         lambda: ms.plan(CHAIN, *POINT, planner="pofo", options={"progress": print}),

@@ -261,6 +261,17 @@ def test_a_store_that_another_program_holds_is_told(tmp_path: Path, monkeypatch:
     assert len(ms.sweep(CHAIN, ["greedy"], memory=["60%"], beta=[8e9], store=path)) == 1
 
 
+def test_a_store_that_is_removed_meanwhile_is_told(tmp_path: Path) -> None:
+    """Its file lives on for the sweep, and nobody else can read it."""
+    path = tmp_path / "a.sqlite"
+
+    def remove(_: object) -> None:
+        path.unlink(missing_ok=True)
+
+    with pytest.raises(ms.StoreError, match=r"was removed while the sweep wrote to it, and its points are lost"):
+        ms.sweep(CHAIN, ["greedy", "rotor"], memory=["50%", "60%", "70%"], beta=[8e9], store=path, progress=remove)
+
+
 def test_two_that_make_a_store_at_once_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[str] = []
 

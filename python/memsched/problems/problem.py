@@ -163,6 +163,8 @@ def least_memory(problem: Problem) -> int:
 def peak_memory(problem: Problem) -> int:
     """Peak of the plain run (all is kept until its last use), in bytes, resident included; for a family at full batch.
 
+    A tensor that no op reads counts until the end, or from the beginning if no op writes it, as the caller has it.
+
     Examples
     --------
     >>> import memsched as ms

@@ -23,7 +23,7 @@ from memsched.problems.family import GraphFamily
 from memsched.problems.problem import ChunkLike, Problem, fields_of, graph_of, least_memory
 from memsched.result import Result
 from memsched.study.ladder import below, reachable, size_of
-from memsched.study.options import mapping, refuse_unknown
+from memsched.study.options import mapping, refuse_twice, refuse_unknown
 from memsched.support import checks, quantities
 from memsched.support.docstrings import documented
 from memsched.support.formats import exact_bytes, format_bytes, format_percent, format_seconds, unit_written
@@ -121,6 +121,7 @@ def plan(
     if planner == "auto" and own:
         raise InvalidInputError("options are those of one planner, and auto runs all; name the planner")
     refuse_unknown(planner, plan_of(planner), own)
+    refuse_twice(own, chunk=chunk, time_limit=time_limit)
     graph_of(problem, chunk)  # refuses what no planner accepts, so that any later error belongs to one planner
     checks.progress(progress)
     if planner == "auto":

@@ -45,7 +45,8 @@ def compare(
         Seconds for each planner that takes a limit. By default and on chains, offload's search stops after the moves
         that `plan` gives it, so that no row depends on the machine or is better than the plan of `plan`.
     options : mapping, optional
-        Planner -> its options, as in {"pofo": {"slots": 2000}}; as the planners' functions take them.
+        Planner -> its options, as in {"pofo": {"slots": 2000}}; as the planners' functions take them. They count before
+        chunk and time_limit, which are for all.
     progress : callable, optional
         Called with a line about the work: the name of the planner that runs, how far it is, and the best plan so far.
 

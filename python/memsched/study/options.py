@@ -29,6 +29,15 @@ def refuse_unknown(planner: str, run: Callable[..., Result], given: Mapping[str,
             raise InvalidInputError(f"{planner} has no option {shown(name)}; {meant}it takes {listed}")
 
 
+def refuse_twice(given: Mapping[str, Any], **arguments: object) -> None:
+    """Refuse an option that is also an argument of its own, which was given, too."""
+    for name, value in arguments.items():
+        if value is not None and name in given:
+            raise InvalidInputError(
+                f"{name} is given twice, as {shown(value)} and as {shown(given[name])} among the options; leave one out"
+            )
+
+
 def mapping(what: str, given: object, pairs: str) -> Mapping[Any, Any]:
     """A mapping; empty if None is given."""
     if not isinstance(given, Mapping | None):

@@ -121,7 +121,8 @@ _QUANTITIES: dict[str, Callable[[Any], Any]] = {
     "workspace_limit": partial(quantities.size, "workspace_limit"),
     "alignment": quantities.alignment,
     "memory_bandwidth": partial(quantities.bandwidth, "memory_bandwidth"),
-    **{name: partial(_ratio, name) for name in ("gap", "search")},
+    "gap": partial(_ratio, "gap"),
+    "search": partial(quantities.seconds, "search"),
 }
 
 

@@ -11,7 +11,7 @@ from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future,
 from dataclasses import dataclass, replace
 from itertools import groupby, zip_longest
 
-from memsched.errors import MemschedError, StoreError
+from memsched.errors import MemschedError, StoreError, shown
 from memsched.study.sweep.memory import Memory
 from memsched.study.sweep.points import Group
 from memsched.study.sweep.processes import Processes
@@ -143,6 +143,8 @@ class Drive:
                 raise
             raise self._broken(error) from error
         else:
+            if not isinstance(future, Future):
+                raise self._broken(TypeError(f"submit returned {shown(future)}, which is no Future"))
             self._flying[future] = batch
 
     def _receive(self) -> None:
@@ -182,6 +184,8 @@ class Drive:
                 (dead if isinstance(error, BrokenExecutor | CancelledError) else raised).append((batch, error))
                 continue
             rows = future.result()
+            if not self._owned and not _are_rows(rows):
+                raise self._broken(TypeError(f"for work it returned {shown(rows)}"))
             finished += [(batch.group, at, row) for at, row in zip(batch.places, rows, strict=False)]
             if len(rows) < len(batch.places):
                 self._waiting.appendleft(Batch(batch.group, batch.places[len(rows) :]))
@@ -234,10 +238,11 @@ class Drive:
             raise self._broken(error) from error
 
     def _broken(self, error: BaseException) -> MemschedError:
+        said = str(error) or type(error).__name__
         if self._owned:
-            told = f"no worker can be started ({error}); end other programs or take fewer jobs"
+            told = f"no worker can be started ({said}); end other programs or take fewer jobs"
         else:
-            told = f"the executor broke ({error}); give a new one"
+            told = f"the executor broke ({said}); give a new one"
         kept = (
             "what it has finished is in its store" if isinstance(self._store, Store) else "with a store it would go on"
         )
@@ -251,6 +256,13 @@ class Drive:
         said = SweepProgress(points=self._points, kept=self.kept, seconds=now - self._began, **self._counts)
         with self._interrupts.allowed():
             self._say(said)
+
+
+def _are_rows(found: object) -> bool:
+    """Whether an executor of others returned what the work did."""
+    return isinstance(found, list) and all(
+        isinstance(row, dict) and isinstance(row.get("status"), str) for row in found
+    )
 
 
 def _mixed(batches: Sequence[Batch], most: int) -> Iterator[Batch]:

@@ -52,6 +52,7 @@ class Store:
         self._read_only = read_only
         self._there = "status <> 'failed'" if retry_failed else "TRUE"
         self.path = path_of(path, "the store")
+        self._file = os.path.abspath(self.path)
         self._name = f"{os.getpid()}-{secrets.token_hex(8)}"
         self._beats = 0
         self._heard: dict[str, tuple[object, float]] = {}  # sweep -> its beat, and when that was first seen
@@ -63,7 +64,7 @@ class Store:
             elif read_only:
                 self._database = connect_to_read(self.path)
             else:
-                self._database = sqlite3.connect(os.path.abspath(self.path), timeout=PATIENCE)
+                self._database = sqlite3.connect(self._file, timeout=PATIENCE)
         try:
             with self._store_errors("opened"):
                 self._begin(read_only)
@@ -193,6 +194,14 @@ class Store:
                     list(chain(*some)),
                 )
             self._database.execute("DELETE FROM claims WHERE key IN (SELECT value FROM json_each(?))", (listed,))
+        self._check_place()
+
+    def _check_place(self) -> None:
+        """A file that is removed lives on for whoever has it open."""
+        if not os.path.exists(self._file):
+            raise StoreError(
+                f"'{self.path}' was removed while the sweep wrote to it, and its points are lost; run the sweep again"
+            )
 
     def rows(self, keys: Sequence[str] | None = None) -> list[Row]:
         """The given finished points, in the given order; by default all, by problem, planner, memory and bandwidth."""
