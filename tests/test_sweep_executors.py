@@ -248,8 +248,8 @@ def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
     script.write_text(f"import memsched as ms\nprint({call})\n")
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, timeout=100)
     assert done.returncode == 1
-    (told,) = (line for line in done.stderr.splitlines() if line.startswith("memsched.errors."))  # seldom not the last
-    assert "if __name__ ==" in told
+    told = [line for line in done.stderr.splitlines() if line.startswith("memsched.errors.")]
+    assert "if __name__ ==" in told[-1]  # seldom a thread that ends says something after it
     assert ms.sweep("resnet18-224-b32", ["greedy"], memory=["50%"], store=tmp_path / "a.sqlite").count("planned") == 1
 
 
