@@ -284,6 +284,16 @@ def test_short_numbers_have_the_same_bits(dtype: torch.dtype, tmp_path: Path) ->
     check(Mlp().to(dtype), (torch.randn(64, 32, dtype=dtype),), tmp_path)
 
 
+def test_it_runs_in_inference_mode(tmp_path: Path) -> None:
+    model, args = models()["mlp"]
+    program = check(model, args, tmp_path)
+    with torch.inference_mode():
+        torch.manual_seed(0)
+        found = program.run(model, *args)
+        torch.manual_seed(0)
+        assert torch.equal(found, model(*args))
+
+
 def test_frozen_parameters_get_no_gradient(tmp_path: Path) -> None:
     model, args = models()["mlp"]
     model.layers[:3].requires_grad_(False)

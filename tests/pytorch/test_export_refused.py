@@ -65,7 +65,7 @@ REFUSED: dict[str, Callable[..., Any]] = {
     "its forward changes the attribute count": _counts,
     "its forward changes the attribute kept": _keeps,
     "its forward changes the attribute told": _appends,
-    "its forward computes a tensor that it does not return": _replaces,
+    "its forward computes a tensor .mean. that it does not return": _replaces,
     "result 1 of the model is a view of": _views,
     "it reads a tensor 'kept' that is no parameter, buffer or input": lambda one, x: one.layer(x) * one.kept,
     "makes a tensor of 2000 numbers": lambda one, x: one.layer(x).sum() * torch.tensor(NUMBERS),

@@ -17,7 +17,7 @@ from memsched.support.formats import exact_bytes
 from memsched.torch.compiled import program
 from memsched.torch.compiled.as_graph import Visit
 from memsched.torch.compiled.calls import cheapen
-from memsched.torch.compiled.joint import Joint
+from memsched.torch.compiled.joint import Joint, module_of
 from memsched.torch.compiled.look import Look, check_model, look
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, plan_for_another
@@ -127,7 +127,12 @@ def _results(joint: Joint, witness: Witness) -> list[str]:
     outputs = [k for k in range(len(joint.results)) if k not in joint.new_values]
     beside = [k for k in outputs if isinstance(joint.results[k], torch.fx.Node) and k not in known]
     if beside:
-        raise CaptureError("its forward computes a tensor that it does not return, but keeps or changes")
+        node = joint.results[beside[0]]
+        where = f" in {module!r}" if (module := module_of(node)) else ""
+        raise CaptureError(
+            f"its forward computes a tensor ({node.name}{where}) that it does not return, but keeps or changes; a "
+            "buffer may change by add_, copy_ and the like, and not by += or ="
+        )
     found = []
     for k, some in enumerate(witness.results):
         if some[0].kind == ELSEWHERE:

@@ -80,7 +80,8 @@ class Group:
         self._more: int  # bytes beside the calls of the present step, for which their plans have room
         self._states: dict[Any, int] = {}
         self._begin_step()
-        self.due, self.allowed = 0, 0  # backwards that may still run; bytes that a step may take, whatever its share
+        self.due: set[int] = set()  # calls whose backward may still run, by serial number
+        self.allowed = 0  # bytes that a step may take, whatever its share
         self._planned: dict[Path, int] = {}  # the version for the last call of a path
         self._orders: dict[Path, list[list[int]]] = {}  # in which the backwards of steps of several graphs have run
         self._spanned: dict[Path, Spanned] = {}
@@ -112,7 +113,7 @@ class Group:
         """Choose the version of a forward."""
         if self.updates is not None:
             self.updates.entered()
-        if self.due == 0:
+        if not self.due:
             self._end_step()
         elif len(self._calls) >= _MOST_CALLS:
             self._cut_step()

@@ -94,13 +94,12 @@ class Due:
 
     def __init__(self, group: Group, call: Call) -> None:
         self._group, self.call = group, call
-        group.due += 1
+        group.due.add(call.serial)
 
     def over(self) -> None:
         """It runs no more."""
-        if self.call.due:
-            self.call.due = False
-            self._group.due -= 1
+        self._group.due.discard(self.call.serial)  # at once, so that Ctrl-C comes before or after it
+        self.call.due = False
 
     __del__ = over
 

@@ -72,7 +72,7 @@ def _fold_numbers(graph: fx.Graph) -> None:
     """Put numbers where they are read: Inductor's split can neither keep nor compute what is no tensor."""
     for node in list(graph.nodes):
         number = node.meta.get("val")
-        if not isinstance(number, int):
+        if not isinstance(number, int | float):
             continue
         for reader in [one for one in node.users if one.op != "output"]:
             reader.args, reader.kwargs = fx.map_arg(

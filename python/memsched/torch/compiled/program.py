@@ -141,7 +141,7 @@ class Program(torch.autograd.Function):
         # Detached, or what is saved would keep the results, and they what is saved.
         ctx.saved = [one.detach() if isinstance(one, torch.Tensor) else one for one in saved]
         read += [one for one in ctx.saved if isinstance(one, torch.Tensor)]
-        ctx.read = [(one, one._version) for one in read]
+        ctx.read = [(one, one._version) for one in read if not one.is_inference()]
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(one for k, one in enumerate(outputs) if k not in GRADIENTS))
         return tuple(outputs)
