@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
+import sys
 from typing import Any
 
 import pytest
@@ -201,3 +203,29 @@ def test_a_result_that_is_changed_before_the_backward_that_reads_it_is_named() -
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             result.sum().backward()
     run(given).sum().backward(retain_graph=True)
+
+
+def test_a_backward_is_over_though_it_is_interrupted() -> None:
+    """Ctrl-C before any line of what counts it: nothing stays due."""
+    run, inputs = compiled(Several()), (torch.randn(4, 16), torch.ones(16))
+    lines: set[int] = set()
+    for _ in range(4):
+        due = run(*inputs)[2].grad_fn.due
+        (group,) = _GROUPS.values()
+        assert group.due
+
+        def interrupt(frame: Any, event: str, _: Any) -> Any:
+            if frame.f_code.co_name == "over" and event == "line" and frame.f_lineno not in lines:
+                lines.add(frame.f_lineno)
+                raise KeyboardInterrupt
+            return interrupt
+
+        before = sys.gettrace()
+        sys.settrace(interrupt)
+        with contextlib.suppress(KeyboardInterrupt):
+            due.over()
+        sys.settrace(before)
+        del due
+        gc.collect()
+        assert not group.due
+    assert len(lines) == 2
