@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import copy
 import gc
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -257,3 +260,69 @@ def test_pinned_memory_is_given_back(cuda: torch.device) -> None:
         model.zero_grad()
     traffic = copies.traffic_on(cuda)
     assert traffic.spare_bytes <= 2 * plans()[-1].result.timeline.bytes_out
+
+
+IN_AN_ARENA = """
+import json, sys, torch, memsched.torch
+from torch import nn
+
+device, budget = sys.argv[1:]
+arena = memsched.torch.Arena(device) if device != "none" else None
+torch.use_deterministic_algorithms(True, warn_only=True)
+torch.manual_seed(0)
+layers = [nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512)) for _ in range(6)]
+model, x = nn.Sequential(*layers).cuda(), torch.randn(64, 128, 512, device="cuda")
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+run = model
+if budget != "none":
+    run = torch.compile(model, backend="memsched", options={"budget": budget, "time_limit": 1.0, "optimizer": optimizer})
+losses, start, end = [], torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+
+
+def step():
+    optimizer.zero_grad()
+    loss = run(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    losses.append(float(loss.detach()))
+
+
+for k in range(20):
+    if k == 10:
+        start.record()
+    if arena is None:
+        step()
+    else:
+        with arena:
+            step()
+end.record()
+torch.cuda.synchronize()
+told = {"losses": losses, "ms": start.elapsed_time(end) / 10}
+if arena is not None:
+    from memsched.torch.arena import cuda
+
+    told["counts"] = [arena.counts.planned, arena.counts.strange, arena.counts.blocked]
+    told["height"], told["load"] = arena.placement.height, arena.placement.load
+    told["reserved"], told["peak"] = cuda.reserved(x.device), cuda.peak(x.device)
+else:
+    told["reserved"], told["peak"] = torch.cuda.max_memory_reserved(), torch.cuda.max_memory_allocated()
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.parametrize("budget", ["none", "60%"])
+def test_a_step_in_an_arena(budget: str) -> None:
+    """Each run is a process of its own: the arena comes before anything is on the device."""
+    found = []
+    for device in ("none", "cuda"):
+        command = [sys.executable, "-c", IN_AN_ARENA, device, budget]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        found.append(json.loads(done.stdout.splitlines()[-1]))
+        print(device, budget, {**found[-1], "losses": found[-1]["losses"][-1]})
+    plain, served = found
+    assert served["losses"] == plain["losses"]
+    (planned, strange, blocked) = served["counts"]
+    assert planned[0] > 0
+    assert strange[0] + blocked[0] == 0
+    assert served["reserved"] <= plain["reserved"]
