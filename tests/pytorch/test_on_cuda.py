@@ -275,7 +275,8 @@ model, x = nn.Sequential(*layers).cuda(), torch.randn(64, 128, 512, device="cuda
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 run = model
 if budget != "none":
-    run = torch.compile(model, backend="memsched", options={"budget": budget, "time_limit": 1.0, "optimizer": optimizer})
+    options = {"budget": budget, "time_limit": 1.0, "optimizer": optimizer}
+    run = torch.compile(model, backend="memsched", options=options)
 losses, start, end = [], torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
 
