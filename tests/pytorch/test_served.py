@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import gc
 import itertools
 import os
@@ -423,6 +424,34 @@ def test_it_says_how_it_is_served() -> None:
     assert "no two steps in succession have been alike yet" in repr(arena)
     served(arena, step)
     assert "0 B are lost between tensors; 22 of 23 requests in the last step had planned addresses" in repr(arena)
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch has no oneDNN")
+def test_libraries_may_give_memory_back_after_the_step() -> None:
+    """They do so through the allocator that is there then."""
+    weight, arena, kept = torch.randn(64, 64), Arena(), None
+    for _ in range(6):
+        with arena:
+            del kept
+            kept = (weight @ weight).relu().to_mkldnn()
+    del kept
+    with arena:
+        kept = (weight @ weight).relu().to_mkldnn()
+    assert torch.equal(kept.to_dense(), (weight @ weight).relu())
+
+
+def test_memory_that_comes_back_while_events_are_read() -> None:
+    """As in a collection of garbage in between: the events are read the next time."""
+    library = native.cpu()
+    library.take_events()
+    library.begin(recorded=True)
+    tensors = [torch.ones(16) for _ in range(8)]
+    room = library.number_of_events()
+    del tensors
+    found = (ctypes.c_int64 * (2 * room))()
+    assert library.library.arena_take_events(found, room) == room == 8
+    assert [nbytes for _, nbytes in library.take_events()] == [0] * 8
+    library.end()
 
 
 def test_a_step_without_memory() -> None:

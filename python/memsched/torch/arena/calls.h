@@ -24,6 +24,6 @@ double arena_clock_ns(std::int64_t times) {
     return static_cast<double>(sum) / static_cast<double>(times);
 }
 
-void arena_take_events(Event* into) { server.take_events(into); }
+std::int64_t arena_take_events(Event* into, std::int64_t room) { return server.take_events(into, room); }
 
 } // extern "C"

@@ -1,5 +1,6 @@
-// The arena on the CPU: c10::SetCPUAllocator puts it before PyTorch's own allocator while a step runs. That allocator
-// goes on serving what no list names, and all other threads.
+// The arena on the CPU: c10::SetCPUAllocator puts it before PyTorch's own allocator, from the first step on. That
+// allocator goes on serving what no list names, and all other threads. Ours stays in its place: libraries such as
+// oneDNN give memory back through whichever allocator is there then.
 
 #include "serve.h"
 
@@ -64,12 +65,8 @@ void arena_begin(int checked, int timed, int recorded) {
 }
 
 void arena_end() {
-    constexpr std::uint8_t first = 255;
     watching = false;
     server.expect(nullptr, nullptr, 0);
-    if (c10::GetCPUAllocator() == &allocator) {
-        c10::SetCPUAllocator(before, first);
-    }
 }
 
 // The address of an arena of so many bytes, a multiple of 4096, between two guards; 0 without memory.

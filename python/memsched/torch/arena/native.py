@@ -85,7 +85,8 @@ class Native:
         self.library.arena_expect.argtypes = [ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64]
         self.library.arena_clock_ns.argtypes = [ctypes.c_int64]
         self.library.arena_clock_ns.restype = ctypes.c_double
-        for name in ("arena_make", "arena_position", "arena_events"):
+        self.library.arena_take_events.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+        for name in ("arena_make", "arena_position", "arena_events", "arena_take_events"):
             getattr(self.library, name).restype = ctypes.c_int64
 
     def make(self, nbytes: int, *, checked: bool = False) -> int:
@@ -136,9 +137,10 @@ class Native:
 
     def take_events(self) -> list[tuple[int, int]]:
         """Pairs (address, bytes) of what was allocated, and (address, 0) of what was given back."""
-        found = (ctypes.c_int64 * (2 * self.number_of_events()))()
-        self.library.arena_take_events(found)
-        return list(zip(found[::2], found[1::2], strict=True))
+        room = self.number_of_events()  # more may come meanwhile: they are taken the next time
+        found = (ctypes.c_int64 * (2 * room))()
+        taken = self.library.arena_take_events(found, room)
+        return list(zip(found[: 2 * taken : 2], found[1 : 2 * taken : 2], strict=True))
 
 
 class CpuNative(Native):

@@ -181,10 +181,14 @@ class Server {
     std::int64_t position() const { return position_; }
     std::int64_t number_of_events() const { return static_cast<std::int64_t>(events_.size()); }
 
-    void take_events(Event* into) {
+    // The first events, as many as there is room for; how many these are. Others stay.
+    std::int64_t take_events(Event* into, std::int64_t room) {
         const std::lock_guard lock(mutex_);
-        std::copy(events_.begin(), events_.end(), into);
-        events_.clear();
+        const auto end = events_.begin() + std::min(room, static_cast<std::int64_t>(events_.size()));
+        std::copy(events_.begin(), end, into);
+        const std::int64_t taken = end - events_.begin();
+        events_.erase(events_.begin(), end);
+        return taken;
     }
 
   private:
