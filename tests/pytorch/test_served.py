@@ -356,12 +356,54 @@ def test_an_error_within_a_step() -> None:
 
 
 def test_one_at_a_time() -> None:
+    """Another one that begins, in this thread or another, ends the step."""
     _, _, step = small()
     one, other = Arena(), Arena()
-    with one, pytest.raises(MemschedError, match="another arena serves a step"), other:
-        pass
     served(one, step)
     served(other, step)
+    with one:
+        with other:
+            step(16)
+        outside = step(16)
+    assert is_served(other)
+    with one:
+        thread = threading.Thread(target=lambda: served(other, step))
+        thread.start()
+        thread.join()
+        step(16)
+    assert is_served(other)
+    with one:
+        step(16)
+    assert is_served(one)
+    one.__exit__(None, None, None)
+    del outside
+
+
+def test_entered_here_and_left_there() -> None:
+    _, _, step = small()
+    arena = Arena()
+    served(arena, step)
+    arena.__enter__()
+    thread = threading.Thread(target=arena.__exit__, args=(None, None, None))
+    thread.start()
+    thread.join()
+    step(16)
+    assert counts(arena).calls == 0
+
+
+def test_an_arena_that_is_gone_while_it_serves() -> None:
+    _, _, step = small()
+    arena = Arena()
+    served(arena, step)
+    arena.__enter__()
+    found = step(16)
+    was = found.detach().clone()
+    del arena
+    gc.collect()
+    for _ in range(3):
+        step(16)
+    assert torch.equal(found, was)
+    served(Arena(), step)
 
 
 def test_steps_of_two_kinds_in_turn() -> None:
@@ -452,6 +494,60 @@ def test_memory_that_comes_back_while_events_are_read() -> None:
     assert library.library.arena_take_events(found, room) == room == 8
     assert [nbytes for _, nbytes in library.take_events()] == [0] * 8
     library.end()
+
+
+FORKED = """
+import os, threading, torch, memsched.torch
+arena, kept = memsched.torch.Arena(), []
+
+def step():
+    x = torch.ones(30_000, requires_grad=True)
+    y = x
+    for _ in range(50):
+        y = y + 1  # waits for no other thread within the backward
+    y.sum().backward()
+    kept.append(y)
+
+def child():
+    kept.clear()  # gives back what was made in steps
+    for _ in range(3):
+        with memsched.torch.Arena():
+            step()
+    return memsched.torch.arena.native.cpu().number_of_events()
+
+def run(fork):
+    pid = fork()
+    if pid == 0:
+        os._exit(0 if child() >= 0 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+with arena:  # in the thread that steps
+    step()
+    run(os.fork)
+stop = threading.Event()
+
+def forks():
+    for _ in range(20):
+        run(os.fork)
+    stop.set()
+
+thread = threading.Thread(target=forks)
+thread.start()
+while not stop.is_set():
+    with arena:
+        step()
+    del kept[5:]
+thread.join()
+print("done")
+"""
+
+
+def test_processes_may_be_forked_within_steps() -> None:
+    """No lock is held in them, and no step goes on."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKED], capture_output=True, text=True, check=False, timeout=100
+    )
+    assert done.stdout == "done\n", done.stderr
 
 
 def test_a_step_without_memory() -> None:

@@ -7,7 +7,9 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 
+#include <atomic>
 #include <cstdlib>
+#include <pthread.h>
 
 namespace {
 
@@ -20,7 +22,8 @@ constexpr std::int64_t guard = 4096; // bytes on both sides of an arena that nob
 constexpr int untouched = 0xA5;
 
 Server server;
-thread_local bool watching = false;
+std::atomic<const void*> watched = nullptr; // what stands for the thread that is served
+thread_local const char self = 0;
 c10::Allocator* before = nullptr; // whose place ours has taken
 
 void give_back(void* pointer) {
@@ -31,7 +34,7 @@ void give_back(void* pointer) {
 
 struct ArenaAllocator final : c10::Allocator {
     c10::DataPtr allocate(std::size_t bytes) override {
-        if (!watching) {
+        if (watched.load(std::memory_order_relaxed) != &self) {
             return (before == nullptr ? c10::GetDefaultCPUAllocator() : before)->allocate(bytes);
         }
         void* pointer = nullptr;
@@ -49,11 +52,17 @@ struct ArenaAllocator final : c10::Allocator {
 
 ArenaAllocator allocator;
 
+const int at_fork = pthread_atfork([] { server.before_fork(); }, [] { server.after_fork(); },
+                                   [] {
+                                       watched = nullptr;
+                                       server.after_fork_in_child();
+                                   });
+
 } // namespace
 
 extern "C" {
 
-// The calling thread's requests are served and counted from here on.
+// The calling thread's requests are served and counted from here on, and those of no other.
 void arena_begin(int checked, int timed, int recorded) {
     constexpr std::uint8_t first = 255; // before all others
     server.watch({.checked = checked != 0, .timed = timed != 0, .recorded = recorded != 0});
@@ -61,11 +70,11 @@ void arena_begin(int checked, int timed, int recorded) {
         before = c10::GetCPUAllocator();
         c10::SetCPUAllocator(&allocator, first);
     }
-    watching = true;
+    watched = &self;
 }
 
 void arena_end() {
-    watching = false;
+    watched = nullptr;
     server.expect(nullptr, nullptr, 0);
 }
 

@@ -108,6 +108,16 @@ class Server {
         return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
     }
 
+    // Around a fork: no other thread holds the lock in the child, where no step goes on.
+    void before_fork() { mutex_.lock(); }
+    void after_fork() { mutex_.unlock(); }
+    void after_fork_in_child() {
+        watch_ = {};
+        forget_list();
+        events_.clear();
+        mutex_.unlock();
+    }
+
     // A step begins: counts are 0.
     void watch(Watch how) {
         const std::lock_guard lock(mutex_);
@@ -125,6 +135,9 @@ class Server {
         const std::lock_guard lock(mutex_);
         const auto found = find(base);
         if (found != arenas_.end()) {
+            if (arena_ == &*found) {
+                forget_list();
+            }
             found->abandoned = true;
             free_if_left(found);
         }
@@ -149,9 +162,7 @@ class Server {
             pointer = other();
         }
         counts_.allocate_ns += watch_.timed ? since(start) : 0;
-        if (watch_.recorded) {
-            events_.push_back({reinterpret_cast<std::int64_t>(pointer), bytes});
-        }
+        note(pointer, bytes);
         return pointer;
     }
 
@@ -172,9 +183,7 @@ class Server {
         }
         counts_.give_back_ns += watch_.timed ? since(start) : 0;
         ++counts_.given_back;
-        if (watch_.recorded) {
-            events_.push_back({reinterpret_cast<std::int64_t>(pointer), 0});
-        }
+        note(pointer, 0);
     }
 
     Counts counts() const { return counts_; }
@@ -193,7 +202,8 @@ class Server {
 
   private:
     using Place = std::list<Arena>::iterator;
-    static constexpr std::int64_t window = 32; // requests of the list that may be missing at once
+    static constexpr std::int64_t window = 32;            // requests of the list that may be missing at once
+    static constexpr std::size_t most_events = 4'000'000; // of a step that nobody ends
 
     Place find(const char* base) {
         return std::find_if(arenas_.begin(), arenas_.end(), [&](Arena& one) { return one.base() == base; });
@@ -201,10 +211,19 @@ class Server {
 
     void free_if_left(Place place) {
         if (place->abandoned && place->is_empty()) {
-            arena_ = arena_ == &*place ? nullptr : arena_;
-            list_ = arena_ == nullptr ? nullptr : list_;
-            length_ = list_ == nullptr ? 0 : length_;
             arenas_.erase(place);
+        }
+    }
+
+    void forget_list() {
+        arena_ = nullptr;
+        list_ = nullptr;
+        length_ = 0;
+    }
+
+    void note(const void* pointer, std::int64_t bytes) {
+        if (watch_.recorded && events_.size() < most_events) {
+            events_.push_back({reinterpret_cast<std::int64_t>(pointer), bytes});
         }
     }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 import weakref
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from memsched.arena.placement import Placement
-from memsched.errors import InvalidInputError, MemschedError, shown
+from memsched.errors import InvalidInputError, shown
 from memsched.support import quantities
 from memsched.support.arguments import public
 from memsched.support.formats import counted, format_bytes
@@ -21,8 +20,14 @@ from memsched.torch.arena.lifetimes import Recorded, Recorder, placed
 from memsched.torch.arena.native import PASS, Counts, Native, Requests
 
 _ALIGNMENT = {"cpu": 64, "cuda": 512}  # of PyTorch's own allocators
-_ACTIVE = threading.Lock()  # one step at a time
 _MOST_STRANGE = 0.1  # of the requests of a step that is served
+
+
+def _nobody() -> Arena | None:
+    return None
+
+
+_serving: Callable[[], Arena | None] = _nobody  # whose step goes on
 
 
 class Arena:
@@ -32,7 +37,8 @@ class Arena:
     by `memsched.place`, and from then on each request of the step is served at its address. What is reserved is what is
     planned: nothing is lost between the tensors. A request that comes otherwise, or whose place is still taken, is
     served by PyTorch's own allocator and counted, so that no tensor is ever overwritten. The steps are any code: plain
-    PyTorch, compiled models, planned ones, with the optimizer's updates or without.
+    PyTorch, compiled models, planned ones, with the optimizer's updates or without. One step is served at a time: where
+    another arena is entered, this one's step is over.
 
     Parameters
     ----------
@@ -113,27 +119,25 @@ class Arena:
         )
 
     def __enter__(self) -> Arena:
-        if not _ACTIVE.acquire(blocking=False):
-            raise MemschedError("another arena serves a step; end it before the next begins")
-        try:
-            self._between = self._native.take_events()
-            self._begin(recorded=self._recorder is not None)
-            self._native.expect(self._address, self._requests)
-        except BaseException:
-            _ACTIVE.release()
-            raise
+        global _serving
+        self._between = self._native.take_events()
+        _serving = weakref.ref(self)
+        self._begin(recorded=self._recorder is not None)
+        self._native.expect(self._address, self._requests)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        try:
-            self.counts = self._native.counts()
-            self._native.end()
-            if kind is None and self._recorder is not None:
-                self._learn(self._recorder)
-            elif kind is None:
-                self._tell(self.counts)
-        finally:
-            _ACTIVE.release()
+        global _serving
+        if _serving() is not self:  # another one has begun since, or this has not
+            return
+        counts = self._native.counts()
+        self._native.end()
+        _serving = _nobody
+        self.counts = counts
+        if kind is None and self._recorder is not None:
+            self._learn(self._recorder)
+        elif kind is None:
+            self._tell(counts)
 
     def _learn(self, recorder: Recorder) -> None:
         step = recorder.step(self._between, self._native.take_events())
