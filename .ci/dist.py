@@ -14,6 +14,9 @@ packed = set(zipfile.ZipFile(wheel).namelist())
 wanted = {f"memsched/{path.relative_to(source).as_posix()}" for path in source.rglob("*.py*") if path.suffix != ".pyc"}
 data = [path for pattern in ("*.json", "*.json.gz") for path in source.rglob(pattern)]
 assert len({path.parent for path in data}) == 3, "chains, graphs and schemas"
+native = [path for path in (source / "torch/arena").iterdir() if path.suffix in (".cpp", ".h")]  # compiled when used
+assert len(native) == 4, "the arena's allocators"
+data += native
 data += [path for path in (source / "show/report").rglob("*") if path.is_file() and path.suffix != ".pyc"]
 wanted |= {f"memsched/{path.relative_to(source).as_posix()}" for path in data}
 wanted |= {"memsched/py.typed", "memsched/_core.pyi"}
@@ -24,7 +27,7 @@ for module in ("_core", "problems/discretize"):
     if not any(name.startswith(f"memsched/{module}.") and name.endswith((".so", ".pyd")) for name in packed):
         raise SystemExit(f"{wheel.name} lacks the compiled module {module}")
 strange = sorted(n for n in packed if not n.startswith("memsched/") and ".dist-info/" not in n)
-strange += sorted(n for n in packed if n.endswith((".cpp", ".h", ".a", ".pyc")))
+strange += sorted(n for n in packed - wanted if n.endswith((".cpp", ".h", ".a", ".pyc")))
 if strange:
     raise SystemExit(f"{wheel.name} has files that do not belong there: {strange}")
 
