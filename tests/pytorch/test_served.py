@@ -550,6 +550,39 @@ def test_processes_may_be_forked_within_steps() -> None:
     assert done.stdout == "done\n", done.stderr
 
 
+def test_steps_that_never_repeat_are_let_alone() -> None:
+    _, _, step = small()
+    arena = Arena()
+    for k in range(31):
+        with arena:
+            step(k + 1)
+    with pytest.warns(UserWarning, match="no two steps in succession have been alike in 32"), arena:
+        step(32)
+    was = arena.counts
+    for _ in range(4):
+        with arena:
+            step(16)
+    assert arena.placement is None
+    assert arena.counts is was
+
+
+def test_without_memory_for_an_arena_steps_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: Any, **__: Any) -> int:
+        raise MemoryError
+
+    _, _, step = small()
+    arena = Arena()
+    monkeypatch.setattr(native.CpuNative, "make", none)
+    for _ in range(2):
+        with arena:
+            step(16)
+    with pytest.warns(UserWarning, match=r"there is no memory for an arena of 1[0-9.]+ KiB, so PyTorch's own"), arena:
+        step(16)
+    with arena:
+        step(16)
+    assert arena.placement is None
+
+
 def test_a_step_without_memory() -> None:
     arena = Arena()
     for _ in range(4):
@@ -570,10 +603,40 @@ def test_no_gpu() -> None:
         Arena("cuda")
 
 
-def test_no_compiler(tmp_path: Path) -> None:
-    code = (
-        "import memsched\ntry:\n    memsched.torch.Arena()\nexcept memsched.MemschedError as error:\n    print(error)"
-    )
-    environment = {**os.environ, "CXX": "no-such-compiler", "MEMSCHED_CACHE": str(tmp_path / "plans")}
+def compiled_in(home: Path, code: str = "", **more: str) -> str:
+    """What a process says that makes an arena, with caches of its own."""
+    code = f"""
+import memsched
+try:
+    memsched.torch.Arena()
+    print(memsched.torch.arena.native.cpu().path)
+except memsched.MemschedError as error:
+    print(error)
+{code}"""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(home), "MEMSCHED_CACHE": str(home / "plans"), **more}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert "an arena needs a C++ compiler with C++20, and 'no-such-compiler' failed" in done.stdout
+    return done.stdout.strip()
+
+
+def test_no_compiler(tmp_path: Path) -> None:
+    told = compiled_in(tmp_path, CXX="no-such-compiler -O1")
+    assert "an arena needs a C++ compiler with C++20, and 'no-such-compiler -O1' failed" in told
+    assert not list(tmp_path.rglob("*.so"))
+
+
+@pytest.mark.slow
+def test_the_library_is_kept_where_nobody_else_may_write(tmp_path: Path) -> None:
+    """And never where plans are, which may be shared. What is damaged is made anew."""
+    compiler = f"{os.environ.get('CXX', 'c++')} -g0"
+    path = Path(compiled_in(tmp_path, CXX=compiler))
+    assert path.parent == tmp_path / "memsched" / "arena"
+    before = path.stat().st_mtime_ns
+    assert Path(compiled_in(tmp_path, CXX=compiler)) == path
+    assert path.stat().st_mtime_ns == before
+    path.write_bytes(path.read_bytes()[:4096])
+    assert Path(compiled_in(tmp_path, CXX=compiler)) == path
+    assert path.stat().st_size > 4096
+    path.parent.chmod(0o777)
+    other = Path(compiled_in(tmp_path, CXX=compiler))
+    assert tmp_path not in other.parents
+    assert not other.parent.exists()  # once that process has ended

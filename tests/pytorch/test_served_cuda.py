@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import memsched.torch
-from memsched.errors import MemschedError
+from memsched.errors import InvalidInputError, MemschedError
 from memsched.torch.arena import cuda, native
 from memsched.torch.arena.native import PASS, CudaNative, Requests
 
@@ -140,7 +140,7 @@ def test_no_memory_is_an_error(tmp_path: Path) -> None:
         Device(Path({folder!r}), 100).allocate(1000)
     """
     lines = "\n".join(line.strip() for line in code.format(folder=str(tmp_path)).splitlines())
-    where = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "MEMSCHED_CACHE": str(tmp_path / "plans")}
+    where = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", lines], env=where, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "CUDA out of memory" in done.stderr
@@ -254,6 +254,14 @@ def test_it_takes_the_place_of_the_allocator(tmp_path: Path, monkeypatch: pytest
     assert arena.counts is not None
     assert arena.placement.height == 5120 + 3072
     assert arena.counts.planned == (3, 12000)
+    elsewhere = SimpleNamespace(device=SimpleNamespace(index=0), cuda_stream=8)
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.cuda, "current_stream", lambda: elsewhere)
+        with (
+            pytest.raises(InvalidInputError, match="serves stream 0x7 of device 0 and is entered on stream 0x8"),
+            arena,
+        ):
+            pass
     where = torch.device("cuda")
     assert (cuda.allocated(where), cuda.reserved(where)) == (0, device.driver.used)
     cuda.reset_peak(where)

@@ -50,10 +50,11 @@ def _runtime() -> str:
     raise MemschedError("the CUDA runtime that PyTorch uses is not found; an arena on 'cuda' needs Linux")
 
 
-def begin(library: CudaNative, *, recorded: bool) -> None:
-    """Serve the current stream."""
+def begin(library: CudaNative, *, recorded: bool) -> str:
+    """Serve the current stream; which that is."""
     stream = torch.cuda.current_stream()
     library.begin(stream.device.index, stream.cuda_stream, recorded=recorded)
+    return f"stream {stream.cuda_stream:#x} of device {stream.device.index}"
 
 
 def allocated(device: torch.device) -> int:

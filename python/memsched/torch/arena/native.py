@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import hashlib
 import os
+import shlex
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +20,6 @@ from typing import Any
 import torch
 
 from memsched.errors import MemschedError
-from memsched.torch.compiled.cache import folder
 
 PASS = -1
 """The address of what PyTorch's own allocator is to serve."""
@@ -204,22 +207,48 @@ def cuda() -> CudaNative:
 def _compiled(name: str, flags: Sequence[str], links: Sequence[str]) -> Path:
     """The library of a source, compiled where no process has done so before."""
     here = Path(__file__).parent
-    compiler = os.environ.get("CXX", "c++")
-    command = [compiler, "-std=c++20", "-O2", "-shared", "-fPIC", *flags]
+    compiler = shlex.split(os.environ.get("CXX", "c++"))
+    command = [*compiler, "-std=c++20", "-O2", "-shared", "-fPIC", *flags]
     known = repr((command, torch.__version__, *((here / one).read_bytes() for one in _SOURCES)))
-    plans = folder()
-    place = Path(tempfile.mkdtemp(prefix="memsched-")) if plans is None else plans.parent / "arena"
-    target = place / f"{name}-{hashlib.sha256(known.encode()).hexdigest()[:16]}.so"
-    if target.exists():
-        return target
-    made = target.with_suffix(f".{os.getpid()}")  # two processes may compile at once
+    place = _own_folder()
+    start = f"{name}-{_digest(known.encode())}"
+    for found in [] if place is None else place.glob(f"{start}-*.so"):
+        with suppress(OSError):
+            if _digest(found.read_bytes()) == found.stem.rpartition("-")[2]:
+                return found
+            found.unlink()  # damaged: loading it may end the process
+    if place is None:
+        place = Path(tempfile.mkdtemp(prefix="memsched-"))
+        atexit.register(shutil.rmtree, place, ignore_errors=True)
+    made = place / f"{start}.{os.getpid()}"  # two processes may compile at once
     try:
-        place.mkdir(parents=True, exist_ok=True)
         subprocess.run([*command, "-o", made, here / f"{name}.cpp", *links], check=True, capture_output=True, text=True)
+        target = place / f"{start}-{_digest(made.read_bytes())}.so"
         made.replace(target)
     except (OSError, subprocess.CalledProcessError) as error:
         said = (getattr(error, "stderr", None) or str(error)).strip()[-_TOLD:]
         raise MemschedError(
-            f"an arena needs a C++ compiler with C++20, and {compiler!r} failed: {said}; set CXX to another"
+            f"an arena needs a C++ compiler with C++20, and {shlex.join(compiler)!r} failed: {said}; set CXX to another"
         ) from error
     return target
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def _own_folder() -> Path | None:
+    """Where libraries are kept, which nobody else may write to; None if there is no such folder, or none is wanted.
+
+    Not where plans are kept: others may share that folder, and what lies here is run.
+    """
+    if os.environ.get("MEMSCHED_CACHE") == "":
+        return None
+    with suppress(OSError, RuntimeError):
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        place = caches / "memsched" / "arena"
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state = place.stat()
+        if state.st_uid == os.getuid() and not state.st_mode & 0o022 and os.access(place, os.W_OK | os.X_OK):
+            return place
+    return None

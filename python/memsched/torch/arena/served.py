@@ -21,6 +21,7 @@ from memsched.torch.arena.native import PASS, Counts, Native, Requests
 
 _ALIGNMENT = {"cpu": 64, "cuda": 512}  # of PyTorch's own allocators
 _MOST_STRANGE = 0.1  # of the requests of a step that is served
+_MOST_SEEN = 32  # steps that are recorded until two are alike: recording takes time
 
 
 def _nobody() -> Arena | None:
@@ -90,7 +91,7 @@ class Arena:
         self.placement: Placement | None = None
         self.counts: Counts | None = None
         self._native: Native
-        self._begin: Callable[..., None]
+        self._begin: Callable[..., str | None]
         if device == "cpu":
             self._native = here = native.cpu()
             self._begin = partial(here.begin, checked=self._checked)
@@ -101,7 +102,8 @@ class Arena:
         self._last: Recorded | None = None
         self._requests: Requests | None = None
         self._address = self._bytes = 0
-        self._told = False
+        self._told, self._seen = False, 0
+        self._where: str | None = None  # of a GPU: the device and the stream
 
     def __repr__(self) -> str:
         if self.placement is None or self.counts is None:
@@ -120,9 +122,17 @@ class Arena:
 
     def __enter__(self) -> Arena:
         global _serving
+        if self._recorder is None and self._requests is None:
+            return self  # its steps never repeat, or there is no memory
         self._between = self._native.take_events()
         _serving = weakref.ref(self)
-        self._begin(recorded=self._recorder is not None)
+        where = self._begin(recorded=self._recorder is not None)
+        if where != self._where and self._address:
+            self._native.end()
+            raise InvalidInputError(
+                f"this arena serves {self._where} and is entered on {where}; enter it there, or make another"
+            )
+        self._where = where
         self._native.expect(self._address, self._requests)
         return self
 
@@ -141,17 +151,28 @@ class Arena:
 
     def _learn(self, recorder: Recorder) -> None:
         step = recorder.step(self._between, self._native.take_events())
+        self._seen += 1
         if step != self._last or not step.asked:
             self._last = step
+            if self._seen == _MOST_SEEN:
+                self._give_up(f"no two steps in succession have been alike in {_MOST_SEEN}")
             return
         addresses, self.placement = placed(step, _ALIGNMENT[self.device], self._limit)
         pairs = zip(step.asked, addresses, strict=True)
         self._requests = Requests([(one.bytes, PASS if at is None else at) for one, at in pairs])
         self._bytes = self.placement.height
         if self._bytes:
-            self._address = self._native.make(self._bytes, checked=self._checked)
+            try:
+                self._address = self._native.make(self._bytes, checked=self._checked)
+            except MemoryError:
+                self._give_up(f"there is no memory for an arena of {format_bytes(self._bytes)}")
+                return
             weakref.finalize(self, self._native.free, self._address)
         self._recorder = self._last = None
+
+    def _give_up(self, why: str) -> None:
+        self._recorder = self._last = self._requests = self.placement = None
+        warnings.warn(f"{why}, so PyTorch's own allocator goes on serving them", UserWarning, stacklevel=4)
 
     def _tell(self, counts: Counts) -> None:
         missed = counts.strange[0] + counts.blocked[0]
