@@ -21,7 +21,7 @@ using memsched::Server;
 constexpr std::int64_t guard = 4096; // bytes on both sides of an arena that nobody may touch
 constexpr int untouched = 0xA5;
 
-Server server;
+Server& server = *new Server;               // for good: what lies in arenas may be given back after all else is gone
 std::atomic<const void*> watched = nullptr; // what stands for the thread that is served
 thread_local const char self = 0;
 c10::Allocator* before = nullptr; // whose place ours has taken
@@ -67,7 +67,7 @@ void arena_begin(int checked, int timed, int recorded) {
     constexpr std::uint8_t first = 255; // before all others
     server.watch({.checked = checked != 0, .timed = timed != 0, .recorded = recorded != 0});
     if (c10::GetCPUAllocator() != &allocator) {
-        before = c10::GetCPUAllocator();
+        before = before == nullptr ? c10::GetCPUAllocator() : before; // one that came since may ask ours
         c10::SetCPUAllocator(&allocator, first);
     }
     watched = &self;

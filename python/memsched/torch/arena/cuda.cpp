@@ -85,7 +85,7 @@ struct Usage {
     std::int64_t allocated = 0, peak = 0, arenas = 0;
 };
 
-Server server;
+Server& server = *new Server; // for good, as in cpu.cpp
 Runtime runtime;
 Blocks blocks;
 Usage usage;

@@ -140,9 +140,8 @@ class Arena:
         global _serving
         if _serving() is not self:  # another one has begun since, or this has not
             return
-        counts = self._native.counts()
         self._native.end()
-        _serving = _nobody
+        counts, _serving = self._native.counts(), _nobody
         self.counts = counts
         if kind is None and self._recorder is not None:
             self._learn(self._recorder)
