@@ -85,7 +85,7 @@ def reserved(placement: ms.Placement, *, expandable: bool) -> int:
 def measured(name: str, optimizer: str, batch: str, way: str) -> Row:
     """One step, with and without an arena in turn."""
     step = step_of(name, OPTIMIZERS[optimizer], BATCHES[batch], way)
-    arena = mt.Arena()
+    arena = mt.Arena(time_limit=10)
     for _ in range(MOST):
         with arena:
             step()

@@ -32,7 +32,7 @@ def make(nbytes: int) -> int:
 
 
 def expect(requests: Requests | None) -> None:
-    """What this thread will ask for from now on, in this order. Keep the list until the next one is given."""
+    """What this thread will ask for from now on, in this order."""
     cpu().expect(_MADE[0], requests)
 
 

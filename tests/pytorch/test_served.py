@@ -581,6 +581,7 @@ def test_without_memory_for_an_arena_steps_go_on(monkeypatch: pytest.MonkeyPatch
     with arena:
         step(16)
     assert arena.placement is None
+    assert "there is no memory" in repr(arena)
 
 
 def test_a_step_without_memory() -> None:
@@ -621,6 +622,7 @@ except memsched.MemschedError as error:
 def test_no_compiler(tmp_path: Path) -> None:
     told = compiled_in(tmp_path, CXX="no-such-compiler -O1")
     assert "an arena needs a C++ compiler with C++20, and 'no-such-compiler -O1' failed" in told
+    assert "which is no command (No closing quotation)" in compiled_in(tmp_path, CXX="c++ '")
     assert not list(tmp_path.rglob("*.so"))
 
 

@@ -26,9 +26,13 @@ std::atomic<const void*> watched = nullptr; // what stands for the thread that i
 thread_local const char self = 0;
 c10::Allocator* before = nullptr; // whose place ours has taken
 
+c10::Allocator* others() {
+    return before == nullptr || before->raw_deleter() == nullptr ? c10::GetDefaultCPUAllocator() : before;
+}
+
 void give_back(void* pointer) {
     if (pointer != nullptr) {
-        server.give_back(pointer, [&] { c10::GetDefaultCPUAllocator()->raw_deallocate(pointer); });
+        server.give_back(pointer, [&] { others()->raw_deallocate(pointer); });
     }
 }
 
@@ -39,8 +43,7 @@ struct ArenaAllocator final : c10::Allocator {
         }
         void* pointer = nullptr;
         if (bytes > 0) {
-            pointer = server.allocate(static_cast<std::int64_t>(bytes),
-                                      [&] { return c10::GetDefaultCPUAllocator()->raw_allocate(bytes); });
+            pointer = server.allocate(static_cast<std::int64_t>(bytes), [&] { return others()->raw_allocate(bytes); });
         }
         return {pointer, pointer, &give_back, c10::Device(c10::DeviceType::CPU)};
     }

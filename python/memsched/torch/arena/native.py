@@ -104,7 +104,7 @@ class Native:
         self.library.arena_free(address)
 
     def expect(self, address: int, requests: Requests | None) -> None:
-        """What will be asked for from now on, in this order. Keep the list until the next one is given."""
+        """What will be asked for from now on, in this order."""
         if requests is None:
             self.library.arena_expect(0, None, 0)
         else:
@@ -207,7 +207,11 @@ def cuda() -> CudaNative:
 def _compiled(name: str, flags: Sequence[str], links: Sequence[str]) -> Path:
     """The library of a source, compiled where no process has done so before."""
     here = Path(__file__).parent
-    compiler = shlex.split(os.environ.get("CXX", "c++"))
+    asked = os.environ.get("CXX") or "c++"
+    try:
+        compiler = shlex.split(asked)
+    except ValueError as error:
+        raise MemschedError(f"CXX is {asked!r}, which is no command ({error}); set it to a C++ compiler") from error
     command = [*compiler, "-std=c++20", "-O2", "-shared", "-fPIC", *flags]
     known = repr((command, torch.__version__, *((here / one).read_bytes() for one in _SOURCES)))
     place = _own_folder()

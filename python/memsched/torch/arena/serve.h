@@ -143,15 +143,15 @@ class Server {
         }
     }
 
-    // What will be asked for from now on, in this order, and the arena where that is to lie; it must live until the
-    // next list is given. Without a list nothing is expected.
+    // What will be asked for from now on, in this order, and the arena where that is to lie. Without an arena nothing
+    // is expected.
     void expect(const char* base, const Request* list, std::int64_t length) {
         const std::lock_guard lock(mutex_);
-        const auto found = find(base);
-        arena_ = found == arenas_.end() ? nullptr : &*found;
-        list_ = arena_ == nullptr ? nullptr : list;
-        length_ = list_ == nullptr ? 0 : length;
-        position_ = 0;
+        forget_list();
+        if (const auto found = find(base); found != arenas_.end()) {
+            arena_ = &*found;
+            list_.assign(list, list + length);
+        }
     }
 
     template <typename Other> void* allocate(std::int64_t bytes, Other&& other) {
@@ -217,8 +217,8 @@ class Server {
 
     void forget_list() {
         arena_ = nullptr;
-        list_ = nullptr;
-        length_ = 0;
+        list_.clear();
+        position_ = 0;
     }
 
     void note(const void* pointer, std::int64_t bytes) {
@@ -229,10 +229,10 @@ class Server {
 
     // The place of a request in the list: the next of so many bytes. Where it lies nothing else does, whatever comes.
     bool is_named(std::int64_t bytes, Request& named) {
-        const std::int64_t last = std::min(length_, position_ + window);
+        const std::int64_t last = std::min(static_cast<std::int64_t>(list_.size()), position_ + window);
         for (std::int64_t k = position_; k < last; ++k) {
-            if (list_[k].bytes == bytes) {
-                named = list_[k];
+            if (list_[static_cast<std::size_t>(k)].bytes == bytes) {
+                named = list_[static_cast<std::size_t>(k)];
                 position_ = k + 1;
                 return true;
             }
@@ -243,7 +243,7 @@ class Server {
     void* planned(std::int64_t bytes) {
         Request named{};
         if (!is_named(bytes, named)) {
-            (list_ == nullptr ? counts_.other : counts_.strange).add(bytes);
+            (arena_ == nullptr ? counts_.other : counts_.strange).add(bytes);
             return nullptr;
         }
         if (named.address < 0) {
@@ -266,8 +266,8 @@ class Server {
     std::mutex mutex_; // memory may be given back by any thread
     std::list<Arena> arenas_;
     Arena* arena_ = nullptr;
-    const Request* list_ = nullptr;
-    std::int64_t length_ = 0, position_ = 0;
+    std::vector<Request> list_;
+    std::int64_t position_ = 0;
     Watch watch_;
     Counts counts_;
     std::vector<Event> events_;

@@ -47,7 +47,7 @@ class Arena:
         "cpu", for the thread that enters; or "cuda": then make it before anything is on a GPU, as it takes the place of
         PyTorch's allocator for the whole process, and enter it on one stream.
     time_limit : float or str
-        Seconds to place the requests.
+        Seconds to place the requests, once, at the end of a step. Most take a fraction of one.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class Arena:
     _checked = False  # whether what is given back is filled with NaN: of tests, on the CPU
 
     @public
-    def __init__(self, device: str = "cpu", *, time_limit: Quantity = 10.0) -> None:
+    def __init__(self, device: str = "cpu", *, time_limit: Quantity = 2.0) -> None:
         if device not in _ALIGNMENT:
             raise InvalidInputError(f"device is {shown(device)}; it must be 'cpu' or 'cuda'")
         self.device = device
@@ -102,12 +102,12 @@ class Arena:
         self._last: Recorded | None = None
         self._requests: Requests | None = None
         self._address = self._bytes = 0
-        self._told, self._seen = False, 0
+        self._told, self._seen, self._why = False, 0, "no two steps in succession have been alike yet"
         self._where: str | None = None  # of a GPU: the device and the stream
 
     def __repr__(self) -> str:
         if self.placement is None or self.counts is None:
-            return f"Arena({self.device!r}): no two steps in succession have been alike yet"
+            return f"Arena({self.device!r}): {self._why}"
         height, counts = self.placement.height, self.counts
         return (
             f"Arena({self.device!r}): {format_bytes(height)} for a step, of which "
@@ -126,14 +126,17 @@ class Arena:
             return self  # its steps never repeat, or there is no memory
         self._between = self._native.take_events()
         _serving = weakref.ref(self)
-        where = self._begin(recorded=self._recorder is not None)
-        if where != self._where and self._address:
+        try:
+            where = self._begin(recorded=self._recorder is not None)
+            if where != self._where and self._address:
+                raise InvalidInputError(
+                    f"this arena serves {self._where} and is entered on {where}; enter it there, or make another"
+                )
+            self._where = where
+            self._native.expect(self._address, self._requests)
+        except BaseException:
             self._native.end()
-            raise InvalidInputError(
-                f"this arena serves {self._where} and is entered on {where}; enter it there, or make another"
-            )
-        self._where = where
-        self._native.expect(self._address, self._requests)
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -171,6 +174,7 @@ class Arena:
 
     def _give_up(self, why: str) -> None:
         self._recorder = self._last = self._requests = self.placement = None
+        self._why = why
         warnings.warn(f"{why}, so PyTorch's own allocator goes on serving them", UserWarning, stacklevel=4)
 
     def _tell(self, counts: Counts) -> None:
