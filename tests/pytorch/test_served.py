@@ -457,7 +457,7 @@ def test_tensors_outlive_their_arena() -> None:
 
 def test_it_is_not_copied() -> None:
     with pytest.raises(InvalidInputError, match="an Arena is memory of this process"):
-        copy.deepcopy(Arena())
+        copy.deepcopy(Arena(torch.device("cpu")))
 
 
 def test_it_says_how_it_is_served() -> None:
@@ -596,6 +596,11 @@ def test_a_step_without_memory() -> None:
 def test_another_device(device: Any) -> None:
     with pytest.raises(InvalidInputError, match="device is"):
         Arena(device)
+
+
+def test_another_argument() -> None:
+    with pytest.raises(InvalidInputError, match="Arena has no argument 'budget'; Arena takes device, time_limit"):
+        Arena(budget="1GB")  # type: ignore[call-arg]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")

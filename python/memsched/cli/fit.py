@@ -14,7 +14,7 @@ from memsched.cli.outputs import file_option
 from memsched.cli.show import INFEASIBLE, answer, facts, new_table, quiet, shown, working
 from memsched.errors import InvalidInputError, MemschedError
 from memsched.problems.specs import known_optimizers
-from memsched.show.plots.figure import check_suffix
+from memsched.show.plots.figure import check_matplotlib, check_suffix
 from memsched.show.words import time_of
 from memsched.study.fit import LARGER, Fit, check_asked
 from memsched.support.formats import exact_bytes, format_bytes, unit_written
@@ -76,6 +76,7 @@ def fit(
     """
     if output is not None:
         check_suffix(output)
+        check_matplotlib()  # before the work
     if memory is not None and memory.strip().endswith("%"):
         raise InvalidInputError(
             f"--memory is {memory!r}; give a size, such as 80GiB: it is the device's, which has no share"

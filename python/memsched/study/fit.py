@@ -205,7 +205,7 @@ def _how(way: str, memory: int, optimizer: int) -> str:
         return f"split the batch into {way.split()[0]} parts, and step once for all: it is the fastest that fits"
     written = exact_bytes(memory, unit_written(memory)).partition(" (")[0].replace(" ", "")
     budget = f'"{written}"' if parse_bytes(written) == memory else str(memory)
-    less = "of a GPU leave 10 to 15 % to PyTorch's allocator, so give less as its memory"
+    less = "of a GPU, give 10 to 15 % less than it has: PyTorch's allocator needs that much"
     if way == UPDATED:
         call = f"memsched.torch.plan_step(model, args, loss, budget={budget}, optimizer=optimizer, update=True)"
         return f"{way}: {call}; {less}"

@@ -148,7 +148,8 @@ def _refused(
     known = inspect.signature(function).parameters
     places = [name for name, one in known.items() if one.kind is not one.KEYWORD_ONLY]
     needed = [name for name, one in known.items() if one.default is one.empty]
-    return _wrong(function.__name__, list(known), places, needed, args, named, str(error))
+    what = function.__qualname__.split(".")[-2] if function.__name__ == "__init__" else function.__name__
+    return _wrong(what, list(known), places, needed, args, named, str(error))
 
 
 def _swapped(function: Callable[..., Any], args: Sequence[Any]) -> ArgumentError | None:
@@ -173,6 +174,7 @@ def _wrong(
     said: str,
 ) -> ArgumentError:
     """The error of a call with these arguments: of one that is unknown, one too many, given twice or missing."""
+    known = [name for name in known if name != "self"]
     takes = f"{what} takes {', '.join(known) or 'no arguments'}"
     unknown = [name for name in named if name not in known]
     if unknown:

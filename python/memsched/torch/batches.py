@@ -180,7 +180,7 @@ def scaled(one: tuple[int, Graph], other: tuple[int, Graph], size: int) -> Graph
     return Graph.from_json(between(near.to_json(), far.to_json()))
 
 
-_CAPTURES = 4  # of a step, until the largest size is found
+_CAPTURES = 12  # of a step, until the largest size is found
 
 
 class PlannedSizes:
@@ -203,31 +203,37 @@ class PlannedSizes:
         self._known, self._fits, self._say = known, fits, say
 
     def largest(self) -> int | None:
-        """The largest size for which there is a plan; None if it is not found in a few captures.
+        """The largest size for which there is a plan; None if it is not found in some captures.
 
         The bytes of most tensors are linear in it. So the graph of any size follows from those of two that are
-        captured; those of the size that is found, and of the next, are captured, too, and decide.
+        captured and run by the same operations; those of the size that is found, and of the next, are captured, too,
+        and decide. Until there are two such, sizes go down in growing steps from one that has no plan.
         """
         size = self._size
         others = dict.fromkeys([*self._known, size // 2, 2 * size, size - 1])  # captured ones first
-        near = [size, *itertools.islice((one for one in others if one != size and self._is_alike(one)), 1)]
-        for _ in range(_CAPTURES):
-            if len(near) < 2:
-                return None
-            found = largest_size(functools.partial(self._fits_between, near[0], near[1]), near[0])
-            if found and not self._is_planned(found):
-                missed = found
-            elif self._is_planned(found + 1):
-                missed = found + 1
+        near = [size, *itertools.islice((one for one in others if one != size and self._are_alike(one, size)), 1)]
+        low, high, captured, found = 0, math.inf, near, 0  # a plan for the first, and none for the second
+        for tried in range(_CAPTURES if len(near) == 2 else 0):
+            if near:
+                found = largest_size(functools.partial(self._fits_between, near[0], near[1]), near[0])
+            if found >= high:
+                step = max(1, int(high) >> max(0, 7 - tried))
+                found = (low + int(high)) // 2 if low else int(high) - step
+            found = max(found, low + 1)
+            if self._is_planned(found):
+                low = found
             else:
-                return found
-            near = [size for size in dict.fromkeys([missed, *near]) if self._is_alike(size)][:2]
+                high = found
+            if high - low <= 1:
+                return low
+            captured = sorted({*captured, found}, key=lambda one: abs(one - found))
+            near = next(([found, one] for one in captured[1:] if self._are_alike(found, one)), [])
         return None
 
-    def _is_alike(self, size: int) -> bool:
-        """Whether the model runs with that size, by the same operations as with the one that was given."""
+    def _are_alike(self, one: int, other: int) -> bool:
+        """Whether the model runs with both sizes, and by the same operations."""
         with contextlib.suppress(OtherSizeError):
-            return size >= 1 and form_of(self._at(size)) == form_of(self._at(self._size))
+            return min(one, other) >= 1 and form_of(self._at(one)) == form_of(self._at(other))
         return False
 
     def _is_planned(self, size: int) -> bool:

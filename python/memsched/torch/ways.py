@@ -100,6 +100,9 @@ class Asked:
         held = [_HELD] if any(one.largest is not None and one.largest < most for one in ways) else []
         if plain.fits:  # the others are of use where they allow more
             ways[1:] = [one for one in ways[1:] if one.note != LARGER or (one.largest or math.inf) > most]
+        sought = [one.name for one in ways if searched and one.largest is None and one.name in (*_PLANNED, UPDATED)]
+        if sought:
+            held.append(f"the largest {searched} of {', '.join(sought)} was not found in a dozen captures of the step")
         times = str(self._at(own).facts["source"])
         return Fit(
             name=f"{type(self._model).__name__} on {self._shapes()}",

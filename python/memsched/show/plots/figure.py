@@ -122,6 +122,11 @@ def write_in(
     return None
 
 
+def check_matplotlib() -> None:
+    """MemschedError if it is not installed."""
+    optional("matplotlib.backends.backend_agg", MemschedError("plots need matplotlib; pip install 'memsched[plot]'"))
+
+
 @contextlib.contextmanager
 def drawing(path: str | os.PathLike[str] | None, unit: str = "") -> Iterator[Figure]:
     """An empty figure to draw in, with sizes in a unit like this; it is written to `path`, always with the same bytes.
@@ -130,7 +135,7 @@ def drawing(path: str | os.PathLike[str] | None, unit: str = "") -> Iterator[Fig
     """
     if path is not None:
         check_suffix(path)
-    optional("matplotlib.backends.backend_agg", MemschedError("plots need matplotlib; pip install 'memsched[plot]'"))
+    check_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -9,6 +9,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+import torch
+
 from memsched.arena.placement import Placement
 from memsched.errors import InvalidInputError, shown
 from memsched.support import quantities
@@ -43,7 +45,7 @@ class Arena:
 
     Parameters
     ----------
-    device : str
+    device : str or torch.device
         "cpu", for the thread that enters; or "cuda": then make it before anything is on a GPU, as it takes the place of
         PyTorch's allocator for the whole process, and enter it on one stream.
     time_limit : float or str
@@ -83,16 +85,17 @@ class Arena:
     _checked = False  # whether what is given back is filled with NaN: of tests, on the CPU
 
     @public
-    def __init__(self, device: str = "cpu", *, time_limit: Quantity = 2.0) -> None:
-        if device not in _ALIGNMENT:
+    def __init__(self, device: str | torch.device = "cpu", *, time_limit: Quantity = 2.0) -> None:
+        kind = device.type if isinstance(device, torch.device) else device
+        if kind not in _ALIGNMENT:
             raise InvalidInputError(f"device is {shown(device)}; it must be 'cpu' or 'cuda'")
-        self.device = device
+        self.device: str = kind
         self._limit = quantities.time_limit(time_limit)
         self.placement: Placement | None = None
         self.counts: Counts | None = None
         self._native: Native
         self._begin: Callable[..., str | None]
-        if device == "cpu":
+        if kind == "cpu":
             self._native = here = native.cpu()
             self._begin = partial(here.begin, checked=self._checked)
         else:
@@ -110,7 +113,7 @@ class Arena:
             return f"Arena({self.device!r}): {self._why}"
         height, counts = self.placement.height, self.counts
         return (
-            f"Arena({self.device!r}): {format_bytes(height)} for a step, of which "
+            f"Arena({self.device!r}): {format_bytes(height)} for what a step asks for, of which "
             f"{format_bytes(height - self.placement.load)} are lost between tensors; {counts.planned[0]} of "
             f"{counted(counts.calls, 'request')} in the last step had planned addresses"
         )
