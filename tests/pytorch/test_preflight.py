@@ -203,6 +203,7 @@ def test_the_longest_sequences_fit_and_no_longer_ones_do(memory: int) -> None:
             else:
                 assert size == length
     assert found.to_pandas()["largest_length"][0] == plain
+    assert any("one whose next does not fit; a longer multiple of 8 may" in one for one in found.assumed)
     assert found.to_pandas()["largest_batch"].isna().all()
 
 

@@ -203,7 +203,7 @@ class PlannedSizes:
         self._known, self._fits, self._say = known, fits, say
 
     def largest(self) -> int | None:
-        """The largest size for which there is a plan; None if it is not found in some captures.
+        """The size for which there is a plan, and none for the next; None if it is not found in some captures.
 
         The bytes of most tensors are linear in it. So the graph of any size follows from those of two that are
         captured and run by the same operations; those of the size that is found, and of the next, are captured, too,

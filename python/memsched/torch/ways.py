@@ -101,6 +101,9 @@ class Asked:
         if plain.fits:  # the others are of use where they allow more
             ways[1:] = [one for one in ways[1:] if one.note != LARGER or (one.largest or math.inf) > most]
         sought = [one.name for one in ways if searched and one.largest is None and one.name in (*_PLANNED, UPDATED)]
+        if searched == "length":
+            told = "the largest length is one whose next does not fit; a longer multiple of 8 may"
+            held.append(f"{told}, where it runs by other operations")
         if sought:
             held.append(f"the largest {searched} of {', '.join(sought)} was not found in a dozen captures of the step")
         times = str(self._at(own).facts["source"])

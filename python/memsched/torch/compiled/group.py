@@ -80,8 +80,7 @@ class Group:
         self._more: int  # bytes beside the calls of the present step, for which their plans have room
         self._states: dict[Any, int] = {}
         self._begin_step()
-        self.due: set[int] = set()  # calls whose backward may still run, by serial number
-        self.allowed = 0  # bytes that a step may take, whatever its share
+        self.due, self.allowed = set[int](), 0  # calls whose backward may run; bytes of a step, whatever its share
         self._planned: dict[Path, int] = {}  # the version for the last call of a path
         self._orders: dict[Path, list[list[int]]] = {}  # in which the backwards of steps of several graphs have run
         self._spanned: dict[Path, Spanned] = {}
