@@ -295,3 +295,13 @@ def test_a_mistyped_word_for_what_has_another_name() -> None:
     call: Callable[..., object] = partial(ms.plan, CHAIN)
     with pytest.raises(ms.ArgumentError, match="did you mean 'M'"):
         call(memroy="40%")
+
+
+@pytest.mark.parametrize("kind", [ms.Chain, ms.Device, ms.Graph, ms.Schedule])
+@pytest.mark.parametrize("named", [{}, {"unknown": 1}, {"tensors": [], "ops": [{}]}])
+def test_nobody_sees_an_object_whose_constructor_failed(kind: type, named: dict[str, Any]) -> None:
+    """It has no value: pytest and debuggers, which show the variables of a traceback, read memory that nobody wrote."""
+    with pytest.raises(ms.InvalidInputError) as caught:
+        kind(**named)
+    shown_by = [one.frame.f_locals.values() for one in caught.traceback]
+    assert not [value for values in shown_by for value in values if type(value) is kind]

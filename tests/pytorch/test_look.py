@@ -434,3 +434,35 @@ def test_the_state_of_an_optimiser_is_measured_without_the_hooks_of_all_optimise
         hook.remove()
     optimizer.step()
     assert called == ["before", "after"]
+
+
+class Broken(nn.Module):
+    """A graph break: PyTorch compiles the code of its own forward, which all instances share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x).tanh()
+        torch._dynamo.graph_break()
+        return self.second(y).tanh().sum()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # PyTorch: of what comes from another graph
+def test_looks_count_for_no_limit_of_pytorchs() -> None:
+    """After eight of them training had no plan, in silence."""
+    torch._dynamo.reset()
+    peaks = [mt.plan(Broken(), (torch.randn(8 + k, WIDTH),), budget="1GB").plan.peak_memory for k in range(10)]
+    assert len(set(peaks)) == 10
+    for k in range(10):
+        model, x = Broken(), torch.randn(8 + k, WIDTH)
+        mt.plan(model, (x,), budget="1GB").apply(model)
+        before = len(mt.plans())
+        model(x).backward()
+        assert len(mt.plans()) > before
+    model = Broken()
+    step = torch.compile(model, backend="memsched", options={"budget": "1GB"})
+    before = len(mt.plans())
+    step(torch.randn(40, WIDTH)).backward()
+    assert len(mt.plans()) > before

@@ -100,8 +100,9 @@ def _explain_core_class(kind: type) -> None:
     def init(self: Any, *args: Any, **named: Any) -> None:
         try:
             construct(self, *args, **named)
-        except TypeError as error:
-            known, places, needed = _of_core(str(error))
+        except Exception as error:
+            del self  # it has no value: whoever shows the variables of a traceback would read memory that nobody wrote
+            known, places, needed = _of_core(str(error)) if isinstance(error, TypeError) else ([], [], [])
             if not known:
                 raise
             raise _wrong(kind.__name__, known, places, needed, args, named, str(error)) from None

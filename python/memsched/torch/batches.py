@@ -18,6 +18,7 @@ from memsched.planners.registry import PLANNERS
 from memsched.problems.problem import least_memory, peak_memory
 from memsched.result import Result
 from memsched.torch.compiled.as_graph import LEAVE
+from memsched.torch.errors import CaptureError
 from memsched.torch.nests import tensors_of, with_tensors
 from memsched.torch.weightless import fake_mode_of
 
@@ -91,10 +92,10 @@ def with_size(given: Any, size: Size) -> Any:
 
 @contextlib.contextmanager
 def told_of(what: str, *, given: bool) -> Iterator[None]:
-    """What fails at another size than the one that was given is told with it."""
+    """What fails at another size than the one that was given is told with it, but for what cannot be captured."""
     try:
         yield
-    except (AssertionError, torch.OutOfMemoryError):
+    except (AssertionError, CaptureError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # of any kind: the model's own
         if given:
@@ -123,13 +124,15 @@ def least(graph: Graph, device: Device) -> int:
     return high
 
 
-def largest_size(fits: Callable[[int], bool], start: int, guess: Callable[[], float] = lambda: math.nan) -> int:
-    """The largest size that fits, if all that are smaller do; 0 if none does.
+def largest_size(
+    fits: Callable[[int], bool], start: int, guess: Callable[[], float] = lambda: math.nan, low: int = 0
+) -> int:
+    """The largest size that fits, if all that are smaller do; `low`, which does, if none above it does.
 
     Tried is what the guess says, where that lies between what fits and what does not; every fourth size halves what is
     left, whatever it says.
     """
-    low, high, size = 0, math.inf, start
+    high, size = math.inf, start
     for tried in itertools.count(1):
         low, high = (size, high) if fits(size) else (low, size)
         if high - low <= 1:
@@ -140,22 +143,52 @@ def largest_size(fits: Callable[[int], bool], start: int, guess: Callable[[], fl
     return low
 
 
-def largest_within(need: Callable[[int], float], most: int, start: int, fixed: int) -> int:
-    """The largest size that needs no more than so much; what sizes need is about linear in them, from what is fixed."""
+def largest_within(need: Callable[[int], float], most: int, start: int, fixed: int, low: int = 0) -> int:
+    """The largest size that needs no more than so much; what sizes need is about linear in them, from what is fixed.
+
+    `low` is known to need no more.
+    """
     known: dict[int, float] = {0: fixed}
+    last: float = fixed
 
     def fits(size: int) -> bool:
-        found = need(size)
-        if math.isfinite(found):
-            known[size] = found
-        return found <= most
+        nonlocal last
+        last = need(size)
+        if math.isfinite(last):
+            known[size] = last
+        return last <= most
 
     def guess() -> float:
+        if not math.isfinite(last):  # the model does not run with it
+            return math.nan
         near = sorted(known, key=lambda size: abs(known[size] - most))[:2]
         more = known[near[-1]] - known[near[0]]
         return near[0] + (near[-1] - near[0]) * (most - known[near[0]]) / more if more else math.nan
 
-    return largest_size(fits, start, guess)
+    return largest_size(fits, start, guess, low)
+
+
+_SEARCHES = 6  # of multiples and of all sizes in turn, until one finds nothing larger
+
+
+def largest_aligned(search: Callable[[int, int, int], int | None], start: int, unit: int) -> int | None:
+    """The largest size where multiples of a unit may run by other operations; None if it is not found.
+
+    `search` finds the largest multiple of a step that fits, divided by it: from the step, the multiple to begin with,
+    and one that is known to fit. Neither the next size than the one that is found fits, nor the next multiple.
+    """
+    size = 0
+    for tried, step in enumerate(itertools.islice(itertools.cycle((unit, 1)), _SEARCHES)):
+        known = size // step
+        found = search(step, known + 1 if tried else max(1, start // step), known)
+        if found is None:
+            return None
+        if tried and found * step <= size:
+            return size
+        size = found * step
+        if unit == 1:
+            return size
+    return None
 
 
 def form_of(graph: Graph) -> object:
@@ -181,12 +214,15 @@ def scaled(one: tuple[int, Graph], other: tuple[int, Graph], size: int) -> Graph
 
 
 _CAPTURES = 12  # of a step, until the largest size is found
+_WALKED = 8  # sizes, one by one, where no two are alike
+_FAILED = 3  # sizes in a row with which the model does not run, after which it is asked how far it does
 
 
 class PlannedSizes:
     """Plans of a step at other sizes than the one that it is given with: other batches, or other lengths.
 
-    `at` captures the step of a size; `known` are those that were captured. `fits` tells of what is in no plan.
+    `at` captures the step of a size; `known` are those that were captured. `runs` tells whether the model does with a
+    size, `fits` of what is in no plan.
     """
 
     def __init__(
@@ -196,23 +232,30 @@ class PlannedSizes:
         device: Device,
         *,
         known: Iterable[int],
+        runs: Callable[[int], bool],
         fits: Callable[[int], bool],
         say: Callable[[str, int], None],
     ) -> None:
         self._at, self._size, self._device = at, size, device
-        self._known, self._fits, self._say = known, fits, say
+        self._known, self._runs, self._fits, self._say = known, runs, fits, say
 
-    def largest(self) -> int | None:
+    def largest(self, low: int = 0) -> int | None:
         """The size for which there is a plan, and none for the next; None if it is not found in some captures.
+
+        For `low` there is a plan; if it is not 0, the first that is tried is the next.
 
         The bytes of most tensors are linear in it. So the graph of any size follows from those of two that are
         captured and run by the same operations; those of the size that is found, and of the next, are captured, too,
-        and decide. Until there are two such, sizes go down in growing steps from one that has no plan.
+        and decide. Until there are two such, sizes go down in growing steps from one that has no plan; if the model
+        runs with none of some in a row, from the largest with which it does.
         """
         size = self._size
-        others = dict.fromkeys([*self._known, size // 2, 2 * size, size - 1])  # captured ones first
+        if low and not self._is_planned(low + 1):
+            return low
+        low += 1 if low else 0
+        others = dict.fromkeys([*self._known, size // 2, 2 * size, size - 1, size + 2])  # captured ones first
         near = [size, *itertools.islice((one for one in others if one != size and self._are_alike(one, size)), 1)]
-        low, high, captured, found = 0, math.inf, near, 0  # a plan for the first, and none for the second
+        high, captured, found, failed = math.inf, near, 0, 0  # a plan for `low`, and none for `high`
         for tried in range(_CAPTURES if len(near) == 2 else 0):
             if near:
                 found = largest_size(functools.partial(self._fits_between, near[0], near[1]), near[0])
@@ -220,6 +263,12 @@ class PlannedSizes:
                 step = max(1, int(high) >> max(0, 7 - tried))
                 found = (low + int(high)) // 2 if low else int(high) - step
             found = max(found, low + 1)
+            if failed == _FAILED:
+                found = largest_size(functools.partial(self._runs_below, high), max(low, 1), low=low)
+                if found == low:
+                    return low
+                high = found + 1
+            failed = 0 if self._runs(found) else failed + 1
             if self._is_planned(found):
                 low = found
             else:
@@ -228,7 +277,15 @@ class PlannedSizes:
                 return low
             captured = sorted({*captured, found}, key=lambda one: abs(one - found))
             near = next(([found, one] for one in captured[1:] if self._are_alike(found, one)), [])
+        if low or self._is_planned(size):
+            low = max(low, size)
+            for found in range(low, low + _WALKED):
+                if not self._is_planned(found + 1):
+                    return found
         return None
+
+    def _runs_below(self, end: float, size: int) -> bool:
+        return size < end and self._runs(size)
 
     def _are_alike(self, one: int, other: int) -> bool:
         """Whether the model runs with both sizes, and by the same operations."""

@@ -37,7 +37,6 @@ def told(model: Any, args: Any, kwargs: Any = None, loss: Callable[..., Any] | N
     """
     if isinstance(model, torch.nn.Module):
         check_arguments(model, args, kwargs)
-        _check_positions(model, (args, kwargs))
     if loss is not None and not callable(loss):
         what = "a tensor" if isinstance(loss, torch.Tensor) else shown(loss)
         raise InvalidInputError(f"loss is {what}; it must be a function that takes the model's result")
@@ -90,20 +89,6 @@ def check_arguments(model: torch.nn.Module, args: Any, kwargs: Any) -> None:
         )
 
 
-def _check_positions(model: torch.nn.Module, inputs: Any) -> None:
-    """Refuse more tokens than a language model of Hugging Face's has positions: no tensor without data tells."""
-    most = getattr(getattr(model, "config", None), "max_position_embeddings", None)
-    rows = (one.num_embeddings for one in model.modules() if isinstance(one, torch.nn.Embedding))
-    if not isinstance(most, int) or not any(most <= count <= most + 2 for count in rows):  # some have two rows more
-        return
-    for one in tensors_of(inputs):
-        if one.dim() == 2 and not one.is_floating_point() and one.shape[1] > most:
-            raise InvalidInputError(
-                f"{type(model).__name__} has {most} positions, and its input is {_described(one)}: the model itself "
-                "would fail; give shorter sequences, or a model with more: max_position_embeddings in its configuration"
-            )
-
-
 def _check_trained(model: Any, inputs: Any) -> None:
     if not isinstance(model, torch.nn.Module):
         return
@@ -118,7 +103,8 @@ def _check_trained(model: Any, inputs: Any) -> None:
 _OURS, _TORCH = (str(Path(one).parent) + os.sep for one in (str(Path(__file__).parent), torch.__file__))
 # Our functions that call a model, its loss or its backward.
 _CALLS = re.compile(r"_looked_at|_loss_bytes|_learn|_take|backward_aside|trial_step|(forward|step)_\d+", re.ASCII)
-_BETWEEN = ("__torch_dispatch__", "__torch_function__", "noted")  # through which PyTorch's operations go
+# Through which PyTorch's operations go.
+_BETWEEN = ("__torch_dispatch__", "__torch_function__", "noted", "check_positions", "_check_indices")
 
 
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:
@@ -191,6 +177,8 @@ def _remedy(model: torch.nn.Module, inputs: Any, said: str) -> str:
         return "an nn.Embedding reads whole numbers: give tokens, dtype=torch.long"
     if "out of range in self" in said:
         return "a token or a position is not below the rows of an nn.Embedding: give other tokens or shorter sequences"
+    if "is asked for row" in said:
+        return "give shorter inputs, or a model with more"
     numbers = [k for k, one in enumerate(inputs[0]) if isinstance(one, tuple | list) and one and _all_numbers(one)]
     if numbers and ("must be Tensor" in said or "invalid combination" in said):
         sizes = ", ".join(map(str, inputs[0][numbers[0]]))

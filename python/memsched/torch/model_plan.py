@@ -26,6 +26,7 @@ from memsched.torch.compiled.group import Group
 from memsched.torch.compiled.look import Loss, check_model, device_of, forward_of, look, options_of
 from memsched.torch.compiled.options import Options, read_options
 from memsched.torch.compiled.plan import CompiledPlan, plan_again, plan_and_document
+from memsched.torch.compiled.private import compiled_apart
 from memsched.torch.compiled.sizes import LossBytes
 from memsched.torch.compiled.special_groups import Expecting
 from memsched.torch.compiled.unplanned import UnplannedWarning
@@ -390,11 +391,10 @@ def plan(
         seen = look(model, args, dict(kwargs or {}), options, loss=loss)
     if seen.unplanned:
         warnings.warn(seen.unplanned[0], UnplannedWarning, stacklevel=2)
-    name = type(model).__name__
-    made, document = plan_and_document(seen.visits, seen.returns, seen.resident, options, name=name)
+    made, document = plan_and_document(seen.visits, seen.returns, seen.resident, options, name=type(model).__name__)
     more: dict[str, Any] = {"unplanned": seen.unplanned, "parameters": parameters_of(model)}
     return TorchPlan(made, document, options, loss=seen.loss, device=device_of(model), **more)
 
 
 def _compiled(model: torch.nn.Module, group: Group) -> Callable[..., Any]:
-    return torch.compile(forward_of(model), backend=backend_of(group))
+    return compiled_apart(forward_of(model), backend_of(group))

@@ -26,6 +26,7 @@ from memsched.torch.meter import Meter
 from memsched.torch.module_state import generators_unchanged, gradients_aside, leaves_behind, unchanged
 from memsched.torch.nests import tensors_of
 from memsched.torch.optimizer_state import cannot_step, check_step, distinct_bytes, trained_by
+from memsched.torch.positions import Positions
 from memsched.torch.substitutes import Calls, Substituted, kernels_of
 from memsched.torch.weightless import Unwritten, fake_mode_of, meta_as_cpu
 
@@ -102,7 +103,7 @@ class _Counted:
             self._release()
             highest = 0
             for _ in range(min(micro_batches, 2)):
-                with _metered(self._held) as meter, Unwritten(self._mode), Substituted(self._calls):
+                with Positions(), _metered(self._held) as meter, Unwritten(self._mode), Substituted(self._calls):
                     self._learn()
                 highest = max(highest, meter.peak)
             gradients, update = distinct_bytes(self._gradients()), self._updated()

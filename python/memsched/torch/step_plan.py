@@ -26,7 +26,7 @@ from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import (
     CompiledPlan,
 )
-from memsched.torch.compiled.private import without_logs
+from memsched.torch.compiled.private import compiled_apart, without_logs
 from memsched.torch.compiled.scaling import Scaling
 from memsched.torch.compiled.update_checks import check_parameters
 from memsched.torch.compiled.updates import Updates
@@ -279,7 +279,7 @@ class StepPlan(ShowsResult):
 
     def _compiled(self, group: Group) -> Callable[..., Any]:
         step = then(forward_of(self._model), self._loss)
-        compiled = torch.compile(step, backend=backend_of(group), dynamic=False)
+        compiled = compiled_apart(step, backend_of(group), dynamic=False)
         return compiled if group.updates is None else _Updating(compiled, group.updates)
 
     def _take(

@@ -21,6 +21,7 @@ from memsched.torch.batches import (
     OtherSizeError,
     PlannedSizes,
     Size,
+    largest_aligned,
     largest_within,
     least,
     plan_within,
@@ -45,6 +46,7 @@ from memsched.torch.substitutes import kernels_of, substitute
 
 _PLANNED = ("recompute", "recompute and offload")
 GIVE = {"optimizer": "give optimizer=...", "loss": "give loss=..., or a model that returns it"}
+_ALIGNED = 8  # lengths that are a multiple of it may run by other kernels
 _CHECKPOINTED = "under the model's own checkpoints; plans take no notice of them"
 _HELD = "a plan counts the model's results until the step ends, plain PyTorch until its loss has read them"
 
@@ -74,6 +76,8 @@ class Asked:
         self._own = size_of(self._given)
         self._searched = searched if searched and getattr(self._own, searched) else None
         self._returns_loss, self._others = False, 0
+        self._refused: set[Size] = set()  # with which the model does not run
+        self._unfound: list[str] = []  # largest sizes, and why not
         self._again: dict[Size, float] = {}  # seconds of what the model's own checkpoints run again
         self._steps: dict[bool, dict[Size, Timed]] = {False: {}, True: {}}  # without updates and with them
         self.steady = functools.cache(self._steady)
@@ -100,12 +104,6 @@ class Asked:
         held = [_HELD] if any(one.largest is not None and one.largest < most for one in ways) else []
         if plain.fits:  # the others are of use where they allow more
             ways[1:] = [one for one in ways[1:] if one.note != LARGER or (one.largest or math.inf) > most]
-        sought = [one.name for one in ways if searched and one.largest is None and one.name in (*_PLANNED, UPDATED)]
-        if searched == "length":
-            told = "the largest length is one whose next does not fit; a longer multiple of 8 may"
-            held.append(f"{told}, where it runs by other operations")
-        if sought:
-            held.append(f"the largest {searched} of {', '.join(sought)} was not found in a dozen captures of the step")
         times = str(self._at(own).facts["source"])
         return Fit(
             name=f"{type(self._model).__name__} on {self._shapes()}",
@@ -113,7 +111,7 @@ class Asked:
             times=times,
             steady=self.steady(own),
             ways=tuple(ways),
-            assumed=(*self._not_given(), *held),
+            assumed=(*self._not_given(), *held, *self._unfound),
         )
 
     def _shapes(self) -> str:
@@ -139,23 +137,36 @@ class Asked:
         def sized(size: int) -> Size:
             return self._own._replace(**{searched: size})
 
-        if name == "plain":
+        def largest_plain(step: int, first: int, known: int) -> int:
             found = self.steady(self._own)
             fixed = found.parameters + found.buffers + found.optimizer + found.gradients + self._beside
-            return largest_within(lambda size: self._plain_need(sized(size)), self._memory, start, fixed)
+            return largest_within(lambda k: self._plain_need(sized(step * k)), self._memory, first, fixed, known)
+
+        def largest_planned(step: int, first: int, known: int) -> int | None:
+            captured = [getattr(one, searched) for one in self._steps[updates] if one == sized(getattr(one, searched))]
+            sizes = PlannedSizes(
+                lambda k: self._graph_at(sized(step * k), updates=updates),
+                first,
+                self._device(link=name != "recompute"),
+                known=[size // step for size in captured if size % step == 0],
+                runs=lambda k: self._runs(sized(step * k)),
+                fits=lambda k: updates or self._need_of_update(step * k / start) <= self._memory,
+                say=lambda what, k: self._say(what, sized(step * k)),
+            )
+            return sizes.largest(known)
+
+        updates, unit = name == UPDATED, _ALIGNED if searched == "length" else 1
+        if name == "plain":
+            return largest_aligned(largest_plain, start, unit)
         if name not in (*_PLANNED, UPDATED):
             return None
-        updates = name == UPDATED
-        known = [getattr(one, searched) for one in self._steps[updates]]
-        sizes = PlannedSizes(
-            lambda size: self._graph_at(sized(size), updates=updates),
-            start,
-            self._device(link=name != "recompute"),
-            known=[size for size in known if sized(size) in self._steps[updates]],
-            fits=lambda size: updates or self._need_of_update(size / start) <= self._memory,
-            say=lambda what, size: self._say(what, sized(size)),
-        )
-        return sizes.largest()
+        try:
+            found = largest_aligned(largest_planned, start, unit)
+            reason = "" if found is not None else "in a dozen captures of the step"
+        except CaptureError as error:  # which the step as it was given does not raise
+            found, reason = None, f"at another {searched}, {error}"
+        self._unfound += [f"the largest {searched} of {name} was not found: {reason}"] if reason else []
+        return found
 
     def _plain(self) -> Way:
         need = self.steady(self._own).peak_memory + self._beside
@@ -233,9 +244,15 @@ class Asked:
     # What a size needs.
 
     def _plain_need(self, size: Size) -> float:
-        with contextlib.suppress(OtherSizeError):
-            return self.steady(size).peak_memory + self._beside
-        return math.inf
+        return self.steady(size).peak_memory + self._beside if self._runs(size) else math.inf
+
+    def _runs(self, size: Size) -> bool:
+        """Whether the model does."""
+        if size not in self._refused:
+            with contextlib.suppress(OtherSizeError):
+                return bool(self.steady(size))
+            self._refused.add(size)
+        return False
 
     def _need_of_update(self, times: float) -> int:
         """Of so many times the inputs."""
@@ -260,6 +277,8 @@ class Asked:
     def _at(self, size: Size, updates: bool = False) -> Timed:
         known = self._steps[updates]
         if size not in known:
+            if not self._runs(size):
+                raise OtherSizeError(f"the model does not run with {self._in_words(size)}")
             known[size] = self._timed_with_updates(size) if updates else self._timed(size)
         return known[size]
 

@@ -26,7 +26,7 @@ from memsched.torch.compiled.as_graph import Resident, Visit, held_by_caller
 from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.leftovers import Leftovers
 from memsched.torch.compiled.options import Options, read_options
-from memsched.torch.compiled.private import unset_fake_temporarily
+from memsched.torch.compiled.private import compiled_apart, unset_fake_temporarily, without_limits
 from memsched.torch.compiled.sizes import NO_LOSS, LossBytes
 from memsched.torch.compiled.special_groups import Unplanned
 from memsched.torch.compiled.unplanned import UnplannedWarning
@@ -37,6 +37,7 @@ from memsched.torch.meter import Meter
 from memsched.torch.module_state import backward_aside, generators_unchanged, gradients_put_back, unchanged
 from memsched.torch.nests import tensors_of, with_tensors
 from memsched.torch.optimizer_state import check_owner, optimizer_bytes
+from memsched.torch.positions import check_positions
 from memsched.torch.weightless import Unwritten, fake_mode_of, meta_as_cpu
 
 Loss = Callable[[Any], torch.Tensor]
@@ -114,11 +115,11 @@ def _looked_at(
     looking_for_nan = torch.autograd.set_detect_anomaly(False)
     if dry is not None and dry.how.adds:
         _with_gradients(mode, model)
-    with mode, _quiet() as said, torch.enable_grad(), looking_for_nan:
+    with mode, _quiet() as said, torch.enable_grad(), looking_for_nan, without_limits():
         if witness is not None:
             witness.began(model, (args, kwargs))
         try:
-            result = torch.compile(step, backend=backend_of(group, prepare), dynamic=False)(*args, **kwargs)
+            result = compiled_apart(step, backend_of(group, prepare), dynamic=False)(*args, **kwargs)
             outside = _outside(result)
             if witness is not None:
                 witness.ended(model, result)
@@ -156,6 +157,8 @@ def _looked_at(
         said = [f"{told}: it leaves out nn.LSTM, nn.GRU and what torch.compiler.disable marks, for example"]
     group.updates = None  # whoever keeps the group keeps no tensors of the look
     visits, returns, resident = group.seen()
+    for one in visits:
+        check_positions(one.joint.module.graph)
     needed = replace(needed, results=held_by_caller(visits[-1].joint, visits[-1].sizes).results)
     visits[-1] = replace(visits[-1], loss=needed)
     return Look(tuple(visits), tuple(returns), resident, needed, tuple(said))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -108,6 +110,25 @@ def without_logs() -> contextlib.AbstractContextManager[Any]:
     known: set[Any] = getattr(dynamo_config, name)
     patch: Callable[..., contextlib.AbstractContextManager[Any]] = dynamo_config.patch
     return patch({name: known | calls})
+
+
+def compiled_apart(function: Callable[..., Any], backend: Callable[..., Any], **more: Any) -> Callable[..., Any]:
+    """A function compiled as if nothing else were: others of the same code do not count for PyTorch's limit.
+
+    PyTorch compiles the code of a function some eight times (`torch._dynamo.config.recompile_limit`), and then runs it
+    as it is, without a plan. Before 2.13 all count.
+    """
+    known = "isolate_recompiles" in inspect.signature(torch.compile).parameters
+    compiled: Callable[..., Any] = torch.compile(
+        function, backend=backend, **({"isolate_recompiles": True} if known else {}), **more
+    )
+    return compiled
+
+
+def without_limits() -> contextlib.AbstractContextManager[Any]:
+    """PyTorch compiles what runs here however often it has compiled the same code."""
+    patch: Callable[..., contextlib.AbstractContextManager[Any]] = dynamo_config.patch
+    return patch(recompile_limit=sys.maxsize, accumulated_recompile_limit=sys.maxsize)
 
 
 def graph_breaks() -> Counter[str]:
