@@ -261,7 +261,7 @@ def test_what_an_error_names_is_enough_and_so_is_all_above(layers: int, monkeypa
 
     seen: list[Fitting] = []
     fit = Fitting.fit
-    monkeypatch.setattr(Fitting, "fit", lambda self: (seen.append(self), fit(self))[1])
+    monkeypatch.setattr(Fitting, "fit", lambda self, *given: (seen.append(self), fit(self, *given))[1])
     model = nn.Sequential(*(Normed() for _ in range(layers)))
     options = {"budget": "1kB", "mode": "inductor", "device": "v100", "bandwidth": 0}
     with pytest.raises(InfeasibleError, match="the budget of 1 kB") as refused:

@@ -103,7 +103,8 @@ def plan(
     second with at least the memory, bandwidth and host memory of the first. The second gets a plan that is no slower,
     provided that each of the three figures is a rung of the ladder for the first device or the same for both, and
     that both have the memory that rotor needs. docs/algorithms.md lists the rungs and says why nothing is promised in
-    between. This holds for chains without a time_limit or with 0, and for graphs of up to 48 ops with 0.
+    between. This holds for chains without a time_limit, and with 0 for chains of up to 24 stages and graphs of up to
+    48 ops.
 
     Examples
     --------
@@ -145,6 +146,7 @@ def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object], 
     fixed = search_limits(problem) | {name: value for name, value in given.items() if name != "time_limit"}
     seconds, short = quantities.time_limit(given.get("time_limit")), size_of(problem) <= SHORT
     chunk = cast("ChunkLike", given.get("chunk"))
+    alone = ALONE if len(names) == 1 and short and not seconds else {}
     if seconds:
         graph = graph_of(problem, chunk)
         if seconds < (needed := SECONDS_AN_OP * op_count(graph)) - LEAST_TIME:
@@ -153,7 +155,6 @@ def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object], 
         found = _run_in_turn(problem, device, fixed, began + shared, progress)
     else:
         found, timed = {}, isinstance(problem, Chain) or not short or seconds is None
-        alone = ALONE if len(names) == 1 and short else {}
         for name in names:
             own = alone | _auto(name, fixed | given, timed=timed) | told(progress, name, found)
             found[name] = outcome(PLANNERS[name].plan, problem, device, own)
@@ -169,7 +170,8 @@ def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object], 
         for name in names:
             hopeful = PLANNERS[name].free or reachable(rest, problem) < _least_makespan(plans)
             if hopeful and time.perf_counter() < until and (same_link or PLANNERS[name].uses_link):
-                own = _auto(name, fixed | _left(until), timed=until < math.inf)
+                as_alone = alone if seconds == 0 else {}  # so that the promise holds
+                own = as_alone | _auto(name, fixed | _left(until), timed=until < math.inf)
                 one = _draft(problem, name, rung, own)
                 none = none and one is None
                 _carry(one, problem, device, plans)

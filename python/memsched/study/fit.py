@@ -68,8 +68,8 @@ class Way:
         The most samples in dimension 0 of the inputs that fit; 0 if not even one does, None if it was not asked or not
         found.
     largest_length : int or None
-        The same of sequences, in dimension 1: neither the next longer fits, nor the next multiple of 8, which may run by
-        other operations.
+        The same of sequences, in dimension 1: neither the next longer fits, nor the next multiple of 8, which may run
+        by other operations.
     note : str
         What was assumed.
     """

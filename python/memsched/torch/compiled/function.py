@@ -6,11 +6,15 @@ consist of others, takes a third of a small step. Most graphs have none of these
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import fx
 
+from memsched.torch.compiled.joint import Joint
 from memsched.torch.compiled.private import is_batched
 from memsched.torch.compiled.unit import Unit
 from memsched.torch.compiled.wrapper import Around, keeps_graph, laid_out, refuse_transforms
@@ -24,6 +28,8 @@ _CHANGED = (
 def function_of(unit: Unit, around: Around) -> Callable[..., Any]:
     """What calls a graph, and shows it to autograd as AOTAutograd would."""
     results, last = len(unit.joint.results), -len(unit.joint.sizes) or None
+    several = len(around.tangents) > 1  # then a backward may be given no gradient of some
+    depends: list[int] = []
 
     class Captured(torch.autograd.Function):
         boxed_grads_call = True  # so that gradients can be freed while the backward runs, where PyTorch knows it
@@ -37,6 +43,9 @@ def function_of(unit: Unit, around: Around) -> Callable[..., Any]:
             # A saved view of a result would keep the node that keeps it.
             ctx.save_for_backward(*[one.detach() if one._is_view() else one for one in found[results:last]])
             ctx.sizes = found[last:] if last is not None else ()
+            if several:
+                ctx.set_materialize_grads(False)
+                ctx.like = [(found[k].shape, found[k].dtype, found[k].device) for k, _ in around.tangents]
             if around.constant:
                 ctx.mark_non_differentiable(*[found[k] for k in around.constant])
                 ctx._materialize_non_diff_grads = False
@@ -51,10 +60,11 @@ def function_of(unit: Unit, around: Around) -> Callable[..., Any]:
 
         @staticmethod
         @torch._dynamo.disable  # in a step that is compiled, too
-        def backward(ctx: Any, *given: Any) -> Any:
+        def backward(ctx: Any, *boxed: Any) -> Any:
             refuse_transforms(around)
-            gradients = given[0] if isinstance(given[0], list) else list(given)
-            del given
+            gradients = boxed[0] if isinstance(boxed[0], list) else list(boxed)
+            del boxed
+            given = _given(around, gradients, ctx.like) if several else None
             arriving, beside = _arriving(unit, around, gradients)
             args = [*ctx.sizes, *ctx.saved_tensors, *arriving]
             if any(one._version != version for one, version in ctx.views):
@@ -63,12 +73,20 @@ def function_of(unit: Unit, around: Around) -> Callable[..., Any]:
             ctx.maybe_clear_saved_tensors()
             if not keeps_graph():
                 ctx.views.clear()
+
+            def ended() -> tuple[Any, ...]:
+                found = _run(unit, around, ctx, args, beside)
+                if given is None:
+                    return found
+                depends[:] = depends or _depends(unit.joint)
+                return tuple(None if on and not on & given else one for one, on in zip(found, depends, strict=True))
+
             if not torch.is_grad_enabled():
-                return _run(unit, around, ctx, args, beside)
+                return ended()
             others = set(map(id, args))  # of these autograd would make results of its own
 
             def run() -> tuple[Any, ...]:
-                found = _run(unit, around, ctx, args, beside)
+                found = ended()
                 return tuple(one.detach() if id(one) in others and one is not None else one for one in found)
 
             # Whoever derives it once more is told, whatever the derivative is of: all that it and the forward read.
@@ -85,6 +103,27 @@ def _run(unit: Unit, around: Around, ctx: Any, args: list[Any], beside: int) -> 
     finally:
         if not keeps_graph():
             ctx.due.over()
+
+
+def _given(around: Around, gradients: list[Any], like: Sequence[Any]) -> int | None:
+    """Which gradients the backward is given, a bit each, if not all; zeros take the place of others."""
+    absent = [n for n, (k, _) in enumerate(around.tangents) if gradients[k] is None]
+    for n in absent:
+        shape, dtype, device = like[n]
+        gradients[around.tangents[n][0]] = torch.zeros((), dtype=dtype, device=device).expand(shape)
+    return (1 << len(like)) - 1 - sum(1 << n for n in absent) if absent else None
+
+
+def _depends(joint: Joint) -> list[int]:
+    """Of each gradient, on which that the backward is given it depends: a bit each.
+
+    Plain PyTorch has None for what depends on none that was given, such as the weights of a head that nobody uses.
+    """
+    found: dict[fx.Node, int] = {node: 1 << n for n, node in enumerate(joint.tangents)}
+    for node in joint.module.graph.nodes:
+        if node not in found:
+            found[node] = functools.reduce(operator.or_, (found[one] for one in node.all_input_nodes), 0)
+    return [found[one] if isinstance(one, fx.Node) else 0 for one in joint.gradients]
 
 
 def _arriving(unit: Unit, around: Around, gradients: list[Any]) -> tuple[list[Any], int]:
