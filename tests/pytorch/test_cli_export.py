@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 import memsched.torch
 from memsched.cli.app import OTHER, USAGE, command_line
+from memsched.torch.preflight import fit_spec
 
 SOURCE = """
 import torch
@@ -22,6 +23,10 @@ from torch import nn
 def make(width: int = 32):
     layers = [layer for _ in range(4) for layer in (nn.Linear(width, width), nn.Tanh())]
     return nn.Sequential(*layers, nn.Linear(width, 1)), (torch.randn(64, width),)
+
+def learns():
+    model, (x,) = make(width=16)
+    return model, (x.requires_grad_(),)
 
 class Stopping(nn.Module):
     def __init__(self):
@@ -54,7 +59,7 @@ def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "nets_to_export", raising=False)
     module = importlib.import_module("nets_to_export")
-    for name in ("make", "stops"):
+    for name in ("make", "stops", "learns"):
         model, args = getattr(module, name)()
         memsched.torch.plan(model, args, budget="60%", device="v100:pcie3").save(f"{name}.json")
     return module
@@ -76,6 +81,17 @@ def test_the_program_trains_the_model(nets: Any, tmp_path: Path) -> None:
     expected.backward()
     assert torch.equal(loss, expected)
     assert all(torch.equal(a, b.grad) for a, b in zip(found, model.parameters(), strict=True))
+
+
+def test_an_input_that_needs_a_gradient_stays_so(nets: Any) -> None:
+    """It was another step then: export refused its own plan, and fit left the gradient of the input out."""
+    result = run("learns.json", "--model", "nets_to_export.py:learns", "-o", "step.py")
+    assert result.exit_code == 0, result.output
+    asked: dict[str, Any] = {"memory": "10MB", "device": "v100", "largest": False}
+    named = fit_spec("nets_to_export.py:learns", **asked)
+    given = memsched.torch.fit(*nets.learns(), **asked)
+    assert named.steady == given.steady
+    assert named.steady.gradients == 4 * (4 * (16 * 16 + 16) + 17 + 64 * 16)
 
 
 def test_json_says_what_was_written() -> None:

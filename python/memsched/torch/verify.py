@@ -106,8 +106,9 @@ def verified(
             difference, where = max((difference, where), distance(expected, found))
             if difference > _MOST:
                 raise MemschedError(
-                    f"AOTAutograd changes the {where} by {difference:.0%}, also where nothing is planned. That is no "
-                    'other order of sums; torch.compile(model, backend="aot_eager") does so, too: report it to PyTorch'
+                    f"the captured step changes the {where} by {difference:.0%}, also where nothing is planned, and "
+                    'that is no other order of sums: report it to PyTorch if torch.compile(model, backend="aot_eager") '
+                    "does so, too, else here"
                 )
             reordered = different
     if peak > plan.result.schedule.budget:

@@ -75,7 +75,7 @@ def fake_mode_of(values: Iterable[Any]) -> FakeTensorMode | None:
 
 
 def fake_like(tensor: Any, fake: Any, device: Any) -> Any:
-    """A fake tensor with this one's shape, strides and dtype, that claims to be on `device`.
+    """A fake tensor of this one's shape, strides and dtype, that claims to be on `device` and needs a gradient alike.
 
     A parameter gives a parameter; a fake tensor is returned as it is.
     """
@@ -83,6 +83,7 @@ def fake_like(tensor: Any, fake: Any, device: Any) -> Any:
         return tensor
     with fake:
         made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+        made.requires_grad_(tensor.requires_grad)
         if isinstance(tensor, nn.Parameter):
             made = nn.Parameter(made, requires_grad=tensor.requires_grad)
             made.__dict__.update(tensor.__dict__)

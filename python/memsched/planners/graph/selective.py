@@ -19,6 +19,7 @@ from memsched.support.types import Progress, Quantity
 MOVES = 1000
 STRIDE = 100  # between the seeds of two walks, each of which uses some that follow
 DISTANT = 0.02  # from the bound: another walk may find more
+STEADY = 1.5e-5  # seconds an op, of simulating a list that is repeated
 QUICK_OPS = 20_000  # of a graph that is planned in the least time; a larger one has more, so that it has a plan
 
 
@@ -119,7 +120,8 @@ def selective(
         none = np.zeros(_core.tensor_count(call.graph), bool)
         kept = _core.offload_set_schedule(call.graph, call.device.memory, none, told, call.chunk)
         return call.result({**params, "evaluations": 1}, kept)
-    left = seconds_left(call.until(time_limit))
+    repeated = STEADY * _core.op_count(call.graph) if call.graph.persistent else 0.0
+    left = seconds_left(call.until(time_limit, repeated))
     bound = recompute_bound(call.graph, call.device)
     schedule, least_time, evaluations = None, math.inf, 0
     tries = [(moves, (seed + walk * STRIDE) % 2**63) for walk in range(walks)]
@@ -133,6 +135,9 @@ def selective(
         found, built = _core.selective(call.graph, call.device, some, sown, reorder, left, told, call.chunk, progress)
         evaluations += built
         if found is None:
+            break
+        if len(tries) == 1:
+            schedule = found
             break
         makespan = simulate(call.graph, found, call.device).makespan
         if makespan < least_time:

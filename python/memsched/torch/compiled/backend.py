@@ -16,6 +16,7 @@ from memsched.torch.compiled.gradients import check_gradients
 from memsched.torch.compiled.group import Group
 from memsched.torch.compiled.groups import group_of
 from memsched.torch.compiled.joint import check_casts, give_memory
+from memsched.torch.compiled.layouts import AS_KERNELS
 from memsched.torch.compiled.options import Options, read_options, refusal
 from memsched.torch.compiled.private import (
     Boxed,
@@ -101,7 +102,7 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Cal
     examples = list(inputs)  # until it is compiled: AOTAutograd keeps the functions below
     prepare: Callable[[fx.GraphModule], None] | None = None
     inference: Callable[[fx.GraphModule], Boxed] = python_code
-    decompositions: Mapping[Any, Callable[..., Any]] | None = None
+    decompositions: Mapping[Any, Callable[..., Any]] = AS_KERNELS
     if group.options.mode == "inductor":
         from memsched.torch.compiled import inductor  # which takes seconds to import
 

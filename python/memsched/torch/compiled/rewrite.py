@@ -16,7 +16,7 @@ from memsched.torch.compiled import copies, randomness, update_calls
 from memsched.torch.compiled.as_graph import LEAVE, Step, held_storages, name_of, state_name
 from memsched.torch.compiled.joint import Joint
 from memsched.torch.compiled.laps import lap
-from memsched.torch.compiled.layouts import laid, order_of
+from memsched.torch.compiled.layouts import drawn_from, laid, order_of
 from memsched.torch.compiled.private import RUNS_AGAIN
 from memsched.torch.compiled.sizes import Sizes
 from memsched.torch.nests import tensors_of
@@ -60,6 +60,7 @@ class _Writer:
         self._joint, self._forward, self._backward, self.sizes = joint, forward, backward, sizes
         self.laps: int | None = None
         self.held = held_storages(joint)
+        self.drawn_from = drawn_from(joint.module.graph, {op.node for op in joint.operations if op.random})
         # What others may hold when a half is over: results, and gradients that updates are given.
         self.returned = set(joint.storages_in(joint.results)).union(
             *(op.reads for op in joint.operations if op.update is not None)
@@ -204,7 +205,8 @@ class _Half:
         if order is None:
             return value
         sizes, strides = self.writer.sizes, node.meta["val"].stride()
-        return self._call(laid, (value, order, sizes and tuple(map(sizes.number, strides))), node)
+        drawn = str(op.node.target) if node in self.writer.drawn_from else ""
+        return self._call(laid, (value, order, sizes and tuple(map(sizes.number, strides)), drawn), node)
 
     def value(self, node: Any) -> Any:
         """What stands here for a node: it is there, a view of what is there, or a number."""
