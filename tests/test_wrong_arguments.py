@@ -305,3 +305,10 @@ def test_nobody_sees_an_object_whose_constructor_failed(kind: type, named: dict[
         kind(**named)
     shown_by = [one.frame.f_locals.values() for one in caught.traceback]
     assert not [value for values in shown_by for value in values if type(value) is kind]
+
+
+def test_all_keys_that_an_object_lacks_are_told_at_once() -> None:
+    with pytest.raises(ms.InvalidInputError, match=r"tensors\[0\] lacks 'size', 'role'"):
+        ms.Graph(tensors=[{"name": "y"}], ops=[])
+    with pytest.raises(ms.InvalidInputError, match=r"ops\[0\] lacks 'phase', 'reads', 'writes', 'choices'"):
+        ms.Graph(tensors=[], ops=[{"name": "f"}])

@@ -226,10 +226,14 @@ py::object from_chunk(const Chunk& chunk) {
 
 void check_keys(const py::dict& document, const std::string& what, std::initializer_list<const char*> required,
                 std::initializer_list<const char*> optional) {
+    std::string missing;
     for (const char* key : required) {
         if (!document.contains(key)) {
-            throw std::invalid_argument(what + " lacks '" + key + "'");
+            missing += (missing.empty() ? "'" : ", '") + std::string(key) + "'";
         }
+    }
+    if (!missing.empty()) {
+        throw std::invalid_argument(what + " lacks " + missing);
     }
     const auto among = [](std::initializer_list<const char*> keys, const std::string& key) {
         return std::ranges::any_of(keys, [&](const char* known) { return key == known; });
