@@ -495,7 +495,7 @@ def test_names_are_text_wherever_they_stand(result: ms.Result) -> None:
     assert "alert('1')" in read.text
     assert data_of(text)["results"][0]["problem"] == WICKED
     row = {**ROW, "problem": WICKED, "planner": WICKED, "options": {WICKED: WICKED}}
-    sweep = sweep_page([row, {**row, "status": "failed", "error": WICKED, "options": {}}], title=WICKED)
+    sweep = sweep_page([row, {**row, **UNPLANNED, "status": "failed", "error": WICKED, "options": {}}], title=WICKED)
     assert [tag for tag, _ in Reader(sweep).tags].count("script") == 3
     assert data_of(sweep)["tables"]["points"]["rows"][0][1] == WICKED
 
@@ -631,6 +631,14 @@ def test_a_row_whose_proof_its_makespan_contradicts_is_refused(changes: dict[str
     key = "optimal" if changes == {"lower_bound": 1.5} else next(iter(changes))
     with pytest.raises(ms.InvalidInputError, match=f"{key} of row 1 of the sweep"):
         checked([ROW, {**ROW, **changes}])
+
+
+@pytest.mark.parametrize("key", ["makespan", "lower_bound", "gap", "optimal"])
+def test_a_row_without_a_plan_has_no_figures_of_one(key: str) -> None:
+    row = {**ROW, **UNPLANNED, "status": "infeasible"}
+    assert checked([row]) == [row]
+    with pytest.raises(ms.InvalidInputError, match=f"{key} of row 0 of the sweep is .* must be None"):
+        checked([{**row, key: ROW[key]}])
 
 
 @given(sweeps())

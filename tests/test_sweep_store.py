@@ -335,6 +335,7 @@ def test_a_full_disk_ends_the_sweep_with_a_sentence_and_a_store_that_opens(small
         ("gap", lambda row: row["gap"] + 1.0),
         ("bytes_out", lambda _: -1),
         ("runtime", lambda _: -1.0),
+        ("idle", lambda row: 2 * row["makespan"]),
     ],
 )
 def test_a_forged_point_that_contradicts_itself_is_refused(

@@ -18,7 +18,9 @@ Terms = list[tuple[int, float]]  # (variable, coefficient)
 LARGEST = 1e3  # bytes are scaled so that no bound on the objective is above it: at 1e6 HiGHS cut off what fits
 TOLERANCE = 1e-9  # of rows and of integrality, at that scale
 _GRACE = 0.05  # seconds, in which HiGHS ends by itself
-_LEAST_MEMORY = 64 << 20  # bytes to begin with: HiGHS ends the process where a thread of its finds none for its data
+_LEAST_MEMORY = (
+    128 << 20
+)  # bytes to begin with: with less HiGHS takes seconds where it takes a tenth, or ends the process
 _NO_MEMORY = "the integer program does not fit into the memory that this process may have"
 _ENTRY_MEMORY = 1 << 10  # and for each entry of the matrix
 SLACK = 1e-5  # a generous limit on what violations of rows by TOLERANCE can add up to in the objective

@@ -128,7 +128,10 @@ def fault(row: ReadRow) -> tuple[str, str] | None:
         device_of(row)
     except InvalidInputError as error:
         return "device", f"the device of its memory and bandwidth, but {error}"
-    return _contradiction(row) if row["status"] == "planned" else None
+    if row["status"] == "planned":
+        return _contradiction(row)
+    extra = next((key for key in (*_FIGURES, "gap", "optimal") if row.get(key) is not None), None)
+    return None if extra is None else (extra, "None, as there is no plan")
 
 
 def _contradiction(row: ReadRow) -> tuple[str, str] | None:
@@ -154,6 +157,8 @@ def _contradiction(row: ReadRow) -> tuple[str, str] | None:
     for key in ("bytes_out", "bytes_in", "idle", "recompute_time", "offloaded", "recomputed", "runtime"):
         if row[key] is not None and not row[key] >= 0:
             return key, "a number >= 0"
+    if row["idle"] is not None and row["idle"] > makespan * (1 + 1e-9):
+        return "idle", f"at most the makespan, {makespan!r}"
     return None
 
 
