@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 import memsched as ms
 from memsched.cli import inputs, show
 from memsched.cli.app import command_line
+from memsched.planners.registry import PLANNERS
 from memsched.problems.machines import LINKS
 
 SMALL = "resnet18-224-b32"
@@ -414,3 +415,22 @@ def test_buffers_without_a_name_are_told() -> None:
 def test_the_list_of_commands_is_of_whole_sentences() -> None:
     commands = run("--help").output.partition("Commands:")[2].splitlines()
     assert not [line for line in commands if line.endswith("...")]
+
+
+def test_planners_are_listed() -> None:
+    rows = json.loads(run("planners --json").stdout)
+    assert [row["name"] for row in rows] == list(PLANNERS)
+    assert all(row["summary"] and set(row["problems"].split()) <= {"chain", "graph"} for row in rows)
+    shown = run("planners").stdout
+    assert all(f"\n{name} " in shown for name in PLANNERS)
+    assert run("planners --csv").stdout.startswith("name,problems,summary\n")
+
+
+def test_one_planner_has_its_bound_explained() -> None:
+    assert (
+        "/ bound: to the bound on plans that run each op once"
+        in run("compare resnet18-224-b32 -m 40% -p greedy").stdout
+    )
+    said = run("frontier resnet18-224-b32 -b 12GB/s --points 2 -p greedy").stdout
+    assert "gap: to the bound on plans that run each op once" in said
+    assert "rotor" not in said

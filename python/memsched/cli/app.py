@@ -22,6 +22,7 @@ from memsched.cli.frontier import frontier
 from memsched.cli.order import order
 from memsched.cli.place import place
 from memsched.cli.plan import plan
+from memsched.cli.planners import planners
 from memsched.cli.profile import profile
 from memsched.cli.profiles import profiles
 from memsched.cli.report import report
@@ -164,7 +165,7 @@ def command_line(context: click.Context) -> None:
 
 _COMMANDS = (
     *(compare, plan, frontier, sweep, order, place, simulate, validate),
-    *(fit, profile, export, profiles, plot, trace, report, doctor),
+    *(fit, profile, export, profiles, planners, plot, trace, report, doctor),
 )
 for _command in _COMMANDS:
     command_line.add_command(_command)

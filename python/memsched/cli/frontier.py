@@ -14,12 +14,11 @@ from memsched.cli import inputs, outputs
 from memsched.cli.inputs import Machine
 from memsched.cli.plan import CHUNK, TIME_LIMIT, planners_option
 from memsched.cli.show import answer, describe_link, describe_problem, facts, new_table, print_csv, shown, working
-from memsched.planners.registry import PLANNERS, least_on, min_memory, planners_of
-from memsched.problems.bounds import alike
+from memsched.planners.registry import least_on, min_memory, planners_of
 from memsched.problems.problem import ChunkLike, Problem, name_of, peak_memory
 from memsched.result import Result, as_fast
 from memsched.show.plots.frontier import plot_frontier
-from memsched.show.words import from_one_table, table_answers
+from memsched.show.words import from_one_table, held_against, table_answers
 from memsched.study.frontier import Frontier, spaced
 from memsched.study.frontier import frontier as plan_frontier
 from memsched.support.formats import format_bytes, format_percent, format_seconds
@@ -158,11 +157,12 @@ def frontier(
         ("link", describe_link(built)),
         ("ideal", format_seconds(next(iter(curves.values())).ideal)),
     ]
-    again = ", ".join(("auto", *(name for name, known in PLANNERS.items() if known.recomputes)))
     notes = [
         "* least makespan of these planners for this memory; a plan by itself may be faster, and auto tries them all",
-        f"gap: to the lower bound on plans that recompute ({again}) or that do not{alike(loaded, chunk, 'once')}",
     ]
+    notes += filter(
+        None, [held_against("gap", {name: next(filter(None, one.results), None) for name, one in curves.items()})]
+    )
     notes += filter(None, [from_one_table(name for name, one in curves.items() if table_answers(one))])
     if 0 in (device.d2h, device.h2d):
         notes.append("no link: nothing can be offloaded; planners that do not recompute need the peak of the plain run")

@@ -299,6 +299,8 @@ def _bounds(found: Bounds) -> Table:
         best = f"{format_bound(found.recompute)} with whole tensors, {best} in pieces, {once}"
     else:
         best = _covers(found.best, once)
+        if found.recompute < found.best < math.inf:
+            best += f"; with those that recompute {format_bound(found.recompute)}"
     rows = {
         "best": best,
         "compute": f"{format_bound(found.compute)} of all plans",

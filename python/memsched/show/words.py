@@ -62,13 +62,13 @@ def of_plain_run(result: Result) -> Text:
 
 
 def held_against(figure: str, outcomes: Mapping[str, object]) -> str:
-    """Which plans the bounds of several planners cover, where a figure above a bound is of different ones; else ""."""
+    """Which plans the bounds of planners cover, to explain a figure above a bound; "" where there is none."""
     covers: dict[str, list[str]] = {}
     for name, one in outcomes.items():
         if isinstance(one, Result):
             covers.setdefault(one.bounded, []).append(name)
     if len(covers) < 2:
-        return ""
+        return "".join(f"{figure}: to the bound on {plans}" for plans in covers)
     return f"{figure}: to the bound on " + ", on ".join(f"{plans} ({', '.join(by)})" for plans, by in covers.items())
 
 
@@ -82,7 +82,7 @@ def kinds_of_gaps(rows: Iterable[Mapping[str, Any]]) -> str:
         return ""
     whole, once = (", ".join(sorted(planners[on])) for on in ("all", "once"))
     return (
-        f"gap: to the bound on all plans ({whole}) or on those that run each op once ({once}), as bound_on of a row "
+        f"gap: to the bound on all plans ({whole}) or on plans that run each op once ({once}), as bound_on of a row "
         "says; compare gaps within a kind"
     )
 
