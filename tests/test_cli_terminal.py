@@ -139,7 +139,7 @@ class TestCompletion:
         assert "complete -o nosort -F" in run("", env={"_MEMSCHED_COMPLETE": "bash_source"}).stdout
 
     def test_words(self) -> None:
-        assert self.completed("pl") == ["plain,place", "plain,plan", "plain,plot"]
+        assert self.completed("pl") == ["plain,place", "plain,plan", "plain,planners", "plain,plot"]
         assert "plain,--time-limit" in self.completed("plan", "--")
         assert self.completed("plan", "resnet18-224-b3") == [f"plain,{SMALL}"]
         assert self.completed("plan", "vit-224-b64") == ["plain,vit-224-b64-bf16", "plain,vit-224-b64-f32"]

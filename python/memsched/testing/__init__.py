@@ -3,18 +3,12 @@
 Needs hypothesis; ``import memsched`` never imports this package.
 """
 
-from memsched.errors import InvalidInputError
-
-try:
-    from memsched.testing.exact import brute_force, three_partition_chain, two_partition_chain
-    from memsched.testing.graphs import families, graphs
-    from memsched.testing.plans import random_schedule, schedules, schedules_of
-    from memsched.testing.problems import chains, devices, instances
-    from memsched.testing.repeated import random_repeated, repeated_schedules
-except ModuleNotFoundError as error:
-    if error.name != "hypothesis":
-        raise
-    raise InvalidInputError("memsched.testing needs hypothesis; pip install hypothesis") from None
+from memsched.testing import needed  # noqa: F401  # before all that needs it
+from memsched.testing.exact import brute_force, three_partition_chain, two_partition_chain
+from memsched.testing.graphs import families, graphs
+from memsched.testing.plans import random_schedule, schedules, schedules_of
+from memsched.testing.problems import chains, devices, instances
+from memsched.testing.repeated import random_repeated, repeated_schedules
 
 __all__ = [
     "brute_force",
