@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import os
 import subprocess
 import sys
@@ -284,7 +285,7 @@ def test_fit_is_shown_in_the_unit_of_the_user_and_its_code_whole() -> None:
     assert found.next_step in str(found)
     assert 'torch.compile(model, backend="memsched"' in found.next_step
     assert "torch.compile(model, backend=&quot;memsched&quot;" in found._repr_html_()
-    assert found.next_step.rpartition("options=")[2].replace('"', "&quot;") in found._repr_html_()
+    assert html.escape(found.next_step.rpartition("options=")[2]) in found._repr_html_()
     axes = found.plot().axes[0]
     assert axes.get_xlabel().endswith("(kB)")
 

@@ -406,7 +406,11 @@ def test_where_it_does_not_fit_the_next_step_is_told() -> None:
         assert found.next_step.startswith(f"{best.name}, the fastest that fits: torch.compile(")
         assert f'{{"budget": {written}, "optimizer": optimizer' in found.next_step
     alone = fit(model, args, memory=needed * 3 // 4, device="v100:pcie3", largest=False).next_step
-    assert '"budget": ' in alone
+    loss: Any = lambda out: out.square().mean()  # noqa: E731
+    lossy = fit(model, args, memory=needed * 3 // 4, device="v100:pcie3", largest=False, loss=loss)
+    assert lossy.with_loss
+    assert f"memsched.torch.plan(model, args, loss=loss, budget={needed * 3 // 4}).apply(model)" in lossy.next_step
+    assert '"budget": ' in alone  # torch.compile sees no loss outside of the model
     assert "optimizer" not in alone
     found = fit(model, args, memory="20kB", device="v100:pcie3", optimizer=stepping)
     least = min(one.peak_memory for one in found.ways)

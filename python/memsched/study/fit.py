@@ -106,6 +106,8 @@ class Fit(Drawn, Tabular):
         The plain step first.
     assumed : tuple of str
         What is not counted.
+    with_loss : bool
+        Whether a loss outside of the model was given, and counts.
     """
 
     name: str
@@ -114,6 +116,7 @@ class Fit(Drawn, Tabular):
     steady: Steady
     ways: tuple[Way, ...]
     assumed: tuple[str, ...] = ()
+    with_loss: bool = False
 
     @property
     def fits(self) -> bool:
@@ -147,7 +150,7 @@ class Fit(Drawn, Tabular):
             if (best.makespan or 0.0) >= _FASTER * (self.ways[0].makespan or 0.0):
                 return "nothing: train as it is"
             instead = "without the model's own checkpoints"
-            return f"train as it is; or, {instead}, {_how(best.name, self.memory, self.steady.optimizer)}"
+            return f"train as it is; or, {instead}, {_how(best.name, self)}"
         sizes = [(one.largest, one.name) for one in self.ways if one.largest]
         most = "a length of at most {}" if self.searched == "length" else "at most {} samples"
         smaller = f"; or {most}, with {{!r}}".format(*max(sizes)) if sizes else ""
@@ -156,7 +159,7 @@ class Fit(Drawn, Tabular):
             # Updates are counted in `UPDATED` alone; on the host they take far longer than elsewhere.
             best = min(fitting, key=lambda one: (one.name == OFFLOADED, one.makespan or 0.0))
             note = f" ({best.note})" if best.note else ""
-            return _how(best.name, self.memory, self.steady.optimizer) + note + self._lacking(best.name)
+            return _how(best.name, self) + note + self._lacking(best.name)
         least = min(self.ways, key=lambda one: one.peak_memory)
         needed = exact_bytes(least.peak_memory, unit_written(self.memory), up=True)
         return f"give at least {needed}, with {least.name!r}{smaller or self._without_batches()}"
@@ -178,7 +181,7 @@ class Fit(Drawn, Tabular):
         if needed > self.memory:
             what, unless = "parameters and gradients alone need", ""
             if step.optimizer:
-                what, unless = "the optimizer's step alone needs", " unless its state is on the host"
+                what, unless = "the optimizer's step alone needs", " unless the optimizer's state is on the host"
             return f"; no smaller batch helps{unless}: {what} {format_bytes(needed, unit_written(self.memory))}"
         return "" if any(one.largest == 0 for one in self.ways) else "; or a smaller batch"
 
@@ -198,8 +201,9 @@ class Fit(Drawn, Tabular):
         }
 
 
-def _how(way: str, memory: int, optimizer: int) -> str:
-    """How to train in one of the ways that fit, with so many bytes of the optimiser."""
+def _how(way: str, found: Fit) -> str:
+    """How to train in one of the ways that fit."""
+    memory, optimizer = found.memory, found.steady.optimizer
     if way == OFFLOADED:
         return "keep the optimizer's state on the host, by a library that does so: nothing else that was tried fits"
     if way.endswith("micro-batches"):
@@ -210,10 +214,14 @@ def _how(way: str, memory: int, optimizer: int) -> str:
     if way == UPDATED:
         call = f"memsched.torch.plan_step(model, args, loss, budget={budget}, optimizer=optimizer, update=True)"
         return f"{way}: {call}; {less}"
-    more = (', "optimizer": optimizer' if optimizer else "") + (', "bandwidth": 0' if way == "recompute" else "")
-    options = f'{{"budget": {budget}{more}}}'
-    said = f'{way}, the fastest that fits: torch.compile(model, backend="memsched", options={options})'
-    return f"{said}; {less}"
+    given = {"budget": budget, "optimizer": "optimizer" if optimizer else "", "bandwidth": "0" * (way == "recompute")}
+    if found.with_loss:  # which torch.compile does not see
+        named = ", ".join(f"{key}={value}" for key, value in given.items() if value)
+        call = f"memsched.torch.plan(model, args, loss=loss, {named}).apply(model)"
+    else:
+        options = ", ".join(f'"{key}": {value}' for key, value in given.items() if value)
+        call = f'torch.compile(model, backend="memsched", options={{{options}}})'
+    return f"{way}, the fastest that fits: {call}; {less}"
 
 
 def device_memory(memory: object) -> Bytes:

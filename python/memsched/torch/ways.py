@@ -112,6 +112,7 @@ class Asked:
             steady=self.steady(own),
             ways=tuple(ways),
             assumed=(*self._not_given(), *held, *self._unfound),
+            with_loss=self._loss is not None,
         )
 
     def _shapes(self) -> str:

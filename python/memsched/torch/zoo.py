@@ -38,7 +38,10 @@ def _values(given: InputSpec, parts: Parts, dtype: Any) -> Any:
     below = given.below or parts.vocabulary
     if below is None:
         shape = "x".join(str(size) for size in given.shape)
-        raise InvalidInputError(f"the input {shape}:int has no bound, as the model names no vocabulary; {INPUT_FORMS}")
+        raise InvalidInputError(
+            f"the input {shape}:int has no bound, as the model names no vocabulary; write {shape}:int:100 for "
+            "numbers below 100"
+        )
     ids = torch.randint(0, below, given.shape)
     # Padding makes models look for masks; another token does as well.
     padding = parts.padding

@@ -222,8 +222,8 @@ def too_small(graph: Graph, memory: int, reason: str, needed: int, gradients: in
         held += f" ({format_bytes(gradients, unit)} are gradients from before, which zero_grad() drops)"
     little = f": of the {format_bytes(most, unit)} with everything kept next to nothing can be saved"
     return InfeasibleError(
-        f"the budget of {told_memory(memory, unit, graph)} is too small for the step: {held} are held by the caller, "
-        f"and {reason} {enough}; give that or more, a smaller batch, or micro-batches"
+        f"the budget of {told_memory(memory, unit, graph)} is too small for the step: {reason} {enough}, {held} of it "
+        "held by the caller; give that or more, a smaller batch, or micro-batches"
         + (little if _MUCH * most < needed <= most else ""),
         needed,
     )
