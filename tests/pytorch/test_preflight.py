@@ -278,7 +278,7 @@ def test_the_step_that_updates_is_that_of_plan_step(name: str) -> None:
 
     given: dict[str, Any] = {"device": "v100:pcie3", "optimizer": stepping, "loss": loss}
     plain = fit(model, (x,), memory="1GB", largest=False, **given).peak_memory
-    memory = plain * 6 // 10
+    memory = plain * (6 if name == "adamw" else 7) // 10  # SGD has no states that could travel
     found = fit(model, (x,), memory=memory, **given)
     (way,) = (one for one in found.ways if one.name == UPDATED)
     assert way.fits
