@@ -82,7 +82,7 @@ def kinds_of_gaps(rows: Iterable[Mapping[str, Any]]) -> str:
         return ""
     whole, once = (", ".join(sorted(planners[on])) for on in ("all", "once"))
     return (
-        f"gap: to the bound on all plans ({whole}) or on plans that run each op once ({once}), as bound_on of a row "
+        f"gap: to the bound on all plans ({whole}) or on those that run each op once ({once}), as bound_on of a row "
         "says; compare gaps within a kind"
     )
 
