@@ -114,6 +114,25 @@ def test_the_peak_is_that_of_a_real_step(spec: str, shape: str, optimizer: str) 
         assert found.peak_memory == pytest.approx(allocated(built.model, built.args, stepping), rel=0.02)
 
 
+class Experts(nn.Module):
+    """A mixture of experts with a fixed routing, by products in groups."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out = (nn.Parameter(torch.randn(4, *size) / 8) for size in ((32, 128), (128, 32)))
+
+    def forward(self, x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        hidden = nn.functional.grouped_mm(x, self.into, offs=ends)
+        return x + nn.functional.grouped_mm(torch.tanh(hidden), self.out, offs=ends)
+
+
+def test_experts_in_float32_are_counted() -> None:
+    """PyTorch knows such products without data in bfloat16 alone: fit of Mixtral ended in an error."""
+    model, args = Experts(), (torch.randn(256, 32), torch.tensor([10, 100, 180, 256], dtype=torch.int32))
+    stepping = torch.optim.SGD(model.parameters())
+    assert steady(model, args, {}, stepping, first).peak_memory == counted(model, args, stepping)
+
+
 def layers(width: int = 32, depth: int = 6) -> nn.Sequential:
     return nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Tanh()) for _ in range(depth)))
 

@@ -27,7 +27,7 @@ from memsched.torch.module_state import generators_unchanged, gradients_aside, l
 from memsched.torch.nests import tensors_of
 from memsched.torch.optimizer_state import cannot_step, check_step, distinct_bytes, trained_by
 from memsched.torch.positions import Positions
-from memsched.torch.substitutes import Calls, Substituted, kernels_of
+from memsched.torch.substitutes import Calls, Substituted, grouped_mm, kernels_of
 from memsched.torch.weightless import Unwritten, fake_mode_of, meta_as_cpu
 
 
@@ -91,7 +91,9 @@ class _Counted:
         self._beside: dict[torch.Tensor, torch.Tensor] = {}  # such leaves, and what stands for them without data
         self._optimizer = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
         self._declared = optimizer if isinstance(optimizer, int) else 0
-        self._calls: Calls = {} if capability is None else {**kernels_of(capability), functional.dropout: _dropout}
+        self._calls: Calls = {torch._grouped_mm: grouped_mm}
+        if capability is not None:
+            self._calls |= {**kernels_of(capability), functional.dropout: _dropout}
         groups = [] if capability is None or self._optimizer is None else self._optimizer.param_groups
         for group in groups:
             if group.get("foreach", False) is None and not group.get("fused"):

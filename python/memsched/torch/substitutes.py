@@ -90,6 +90,29 @@ class Substituted(TorchFunctionMode):
         return self._calls.get(func, func)(*args, **kwargs)
 
 
+class _Grouped(torch.autograd.Function):
+    """The bytes of a product of matrices in groups: the result, and what its backward reads and makes."""
+
+    @staticmethod
+    def forward(ctx: Any, input: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(input, weight)
+        return input.new_empty(*input.shape[:-1], weight.shape[-1])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return tuple(map(torch.empty_like, ctx.saved_tensors))
+
+
+def grouped_mm(mat_a: torch.Tensor, mat_b: torch.Tensor, **more: Any) -> torch.Tensor:
+    """`torch._grouped_mm`, to which others come, on tensors without data: PyTorch's own takes bfloat16 alone there."""
+    plain = all(value is None for name, value in more.items() if name != "offs")
+    experts = mat_a.dim() == 2 and mat_b.dim() == 3 and mat_a.dtype == mat_b.dtype
+    if mat_a.dtype == torch.bfloat16 or not (plain and experts):
+        return torch._grouped_mm(mat_a, mat_b, **more)
+    found: torch.Tensor = _Grouped.apply(mat_a, mat_b)
+    return found
+
+
 def _sharing() -> Callable[..., torch.Tensor]:
     """A function that concatenates, from what it made of the first parts before if nothing changed since."""
     made: list[tuple[int, list[torch.Tensor], torch.Tensor, list[int]]] = []
