@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import html
 import os
+import re
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -363,3 +365,11 @@ def test_a_plan_far_above_its_bound_says_what_may_help() -> None:
     assert "time_limit=10 may find a faster one" in far.report()
     near = memsched.torch.plan(blocks(12), (torch.randn(256, 64),), budget="100%", **given)
     assert "may find a faster one" not in near.report() + far.at(far.result.schedule.budget, time_limit=0.2).report()
+
+
+def test_bytes_are_told_in_the_unit_of_the_budget(tmp_path: Path) -> None:
+    model, args = blocks(4), (torch.randn(64, 64),)
+    made = memsched.torch.plan(model, args, budget="900kB", bandwidth=0)
+    assert re.search(r"; \d+(\.\d+)? kB \([\d,]+ bytes\) at the peak$", str(made.verify(model, args)))
+    made.export(tmp_path / "step.py", model, args)
+    assert "# for 900 kB (900,000 bytes): at most " in (tmp_path / "step.py").read_text(encoding="utf-8")

@@ -31,6 +31,7 @@ from memsched.torch.module_state import check_same, named_places
 from memsched.torch.nests import tensors_of
 from memsched.torch.plan_document import read_plan
 from memsched.torch.profile import named_model
+from memsched.torch.verify import unit_of_budget
 
 _SPACES = {PARAMETER: "params", BUFFER: "buffers", INPUT: "inputs"}
 _HELPERS = {"offload": program.COPIES, "kept": program.KEPT, "laid": program.LAID, "random_state": program.RANDOM}
@@ -199,7 +200,8 @@ def _title(plan: CompiledPlan, model: torch.nn.Module, given: Any, left: Sequenc
     """What the program is, as comments."""
     name, result = comment(type(model).__name__), plan.result
     yield f"# A training step of {name}, planned by memsched {memsched.__version__} ({comment(result.planner)})"
-    yield f"# for {exact_bytes(result.schedule.budget)}: at most {exact_bytes(plan.peak_memory)} of the whole process,"
+    budget, peak = (exact_bytes(one, unit_of_budget(plan)) for one in (result.schedule.budget, plan.peak_memory))
+    yield f"# for {budget}: at most {peak} of the whole process,"
     yield f"# with what the caller holds. Made with PyTorch {comment(torch.__version__)}."
     told = [f"{name}={value!r}" for name, value in _leaves_of(given) if type(value) in (bool, int, float, str)]
     if told:

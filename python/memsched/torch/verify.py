@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from memsched.errors import InvalidInputError, MemschedError
-from memsched.support.formats import exact_bytes
+from memsched.support.formats import Bytes, exact_bytes, unit_written
 from memsched.torch.compiled import copies
 from memsched.torch.compiled.group import Group
 from memsched.torch.compiled.plan import CompiledPlan, described
@@ -46,7 +46,7 @@ class Verified:
         same = "the bits of plain PyTorch"
         if self.reordered is not None:
             same = f"{same} but for {self.reordered}, by {self.difference:.1e} of its norm, as without a plan"
-        return f"{same}; {exact_bytes(self.peak_memory)} at the peak"
+        return f"{same}; {exact_bytes(self.peak_memory, unit_written(self.peak_memory))} at the peak"
 
     def joined(self, other: Verified) -> Verified:
         """With another step that takes turns with this one."""
@@ -117,7 +117,12 @@ def verified(
             f"the step used {exact_bytes(peak)} of a budget of {exact_bytes(budget)}, as an operation allocates more "
             "than PyTorch tells of it; once applied, steps after the first are planned beside that, or refused"
         )
-    return Verified(peak, reordered, difference)
+    return Verified(Bytes(peak, unit_of_budget(plan)), reordered, difference)
+
+
+def unit_of_budget(plan: CompiledPlan) -> str:
+    """In which the budget of a plan was written, for other bytes of it."""
+    return unit_written(plan.result.device).replace("%", "")
 
 
 def _followed(plan: CompiledPlan) -> tuple[Any, dict[str, int]]:
