@@ -127,7 +127,7 @@ class Experts(nn.Module):
 
 
 def test_experts_in_float32_are_counted() -> None:
-    """PyTorch knows such products without data in bfloat16 alone: fit of Mixtral ended in an error."""
+    """PyTorch knows such products without data in bfloat16 alone: to count a step of Mixtral ended in an error."""
     model, args = Experts(), (torch.randn(256, 32), torch.tensor([10, 100, 180, 256], dtype=torch.int32))
     stepping = torch.optim.SGD(model.parameters())
     assert steady(model, args, {}, stepping, first).peak_memory == counted(model, args, stepping)
