@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from memsched.errors import InfeasibleError
 from memsched.torch.compiled.groups import plans
 from memsched.torch.compiled.unit import counted
+from memsched.torch.meter import Meter
 from pytorch.compiled_models import squares
 from pytorch.models import CASES, Case
 from pytorch.test_compiled_models import Trained, assert_same, assert_within, made_since, record
@@ -41,6 +43,20 @@ SEVERAL_GRAPHS = {"transformers-opt", "transformers-qwen2"}
 """Dynamo captures these in several graphs; the first step may need more than the budget."""
 
 
+class _Copies(TorchDispatchMode):
+    """Counts gradients that autograd copies after the backward, as they lie otherwise than their parameters."""
+
+    def __init__(self, meter: Meter) -> None:
+        super().__init__()
+        self._meter = meter
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.new_empty_strided.default:
+            self._meter.count((out,))
+        return out
+
+
 def trained(case: Case, dtype: torch.dtype | None, backend: str | None = None, steps: int = 2, **more: Any) -> Trained:
     """Train a new network with a backend; plainly without one."""
     torch._dynamo.reset()
@@ -55,7 +71,8 @@ def trained(case: Case, dtype: torch.dtype | None, backend: str | None = None, s
             with torch.autocast("cpu", dtype=dtype) if dtype is not None else contextlib.nullcontext():
                 result = run(*args)
             loss = squares(result)
-            loss.backward()
+            with _Copies(meter):
+                loss.backward()
         peaks.append(meter.peak)
         optimizer.step()
         records.append(record(model, loss, args))
