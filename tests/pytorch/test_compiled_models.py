@@ -425,7 +425,7 @@ def test_operations_with_effects_are_not_tried() -> None:
         ({"budget": "50%", "planner": "rotor"}, "planner is .rotor., which plans chains"),
         ({"budget": "50%", "optimizer": "adam"}, "optimizer is 'adam'"),
         ({"budget": "x%"}, "not a number with a unit"),
-        ({"budget": 100}, "too small for the step"),
+        ({"budget": "100B"}, "too small for the step"),
     ],
 )
 def test_wrong_options_end_in_one_sentence(options: Any, says: str) -> None:

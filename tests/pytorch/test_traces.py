@@ -35,7 +35,7 @@ def look_at_a_step(model: nn.Module, loss: Any) -> None:
 
 def look_in_vain(model: nn.Module, loss: Any) -> None:
     with pytest.raises(ms.InfeasibleError):
-        mt.plan(model, (X,), loss=loss, budget=100)
+        mt.plan(model, (X,), loss=loss, budget="100B")
 
 
 def profiled(model: nn.Module, loss: Any) -> None:

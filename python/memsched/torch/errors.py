@@ -104,7 +104,7 @@ _OURS, _TORCH = (str(Path(one).parent) + os.sep for one in (str(Path(__file__).p
 # Our functions that call a model, its loss or its backward.
 _CALLS = re.compile(r"_looked_at|_loss_bytes|_learn|_take|backward_aside|trial_step|(forward|step)_\d+", re.ASCII)
 # Through which PyTorch's operations go.
-_BETWEEN = ("__torch_dispatch__", "__torch_function__", "noted", "check_positions", "_check_indices")
+_BETWEEN = ("__torch_dispatch__", "__torch_function__", "noted", "check_positions", "check_read", "follow_numbers")
 
 
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:

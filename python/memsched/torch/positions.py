@@ -51,9 +51,9 @@ class Positions(TorchDispatchMode):
         kwargs = kwargs or {}
         if func is _ATEN.lift_fresh.default:
             self._known.constant(args[0], args[0])
-        self._known.check(func, args, lambda one: one.shape)
+        self._known.check_read(func, args, lambda one: one.shape)
         out = func(*args, **kwargs)
-        self._known.follow(func, args, kwargs, out, out)
+        self._known.follow_numbers(func, args, kwargs, out, out)
         return out
 
 
@@ -75,11 +75,11 @@ def check_positions(graph: fx.Graph) -> None:
             known.constant(node, getattr(graph.owning_module, node.target, None))
         if node.op != "call_function" or node.target is operator.getitem:
             continue
-        known.check(node.target, node.args, lambda one: one.meta["val"].shape)
+        known.check_read(node.target, node.args, lambda one: one.meta["val"].shape)
         value = node.meta.get("val")
         several = {user.args[1]: user for user in node.users} if isinstance(value, (tuple, list)) else {}
         results = [several.get(index) for index in range(len(value))] if several else node
-        known.follow(node.target, node.args, node.kwargs, results, value)
+        known.follow_numbers(node.target, node.args, node.kwargs, results, value)
         for one in node.all_input_nodes:
             if last[one] is node:
                 numbers.pop(one, None)
@@ -97,7 +97,7 @@ class _Known:
             with _disable_current_modes():
                 self._numbers[one] = value.detach().clone()
 
-    def check(self, func: Any, args: Sequence[Any], shape_of: Callable[[Any], Sequence[int]]) -> None:
+    def check_read(self, func: Any, args: Sequence[Any], shape_of: Callable[[Any], Sequence[int]]) -> None:
         for dim, index in _indices(func, args):
             numbers = self._numbers.get(index)
             if numbers is None or not numbers.numel() or numbers.dtype in _MASKS:
@@ -110,7 +110,7 @@ class _Known:
                 what = "an embedding" if func.overloadpacket is _ATEN.embedding else f"dimension {dim} of a tensor"
                 raise IndexError(f"{what} of {rows:,} rows is asked for row {wrong:,}")
 
-    def follow(self, func: Any, args: Any, kwargs: Any, results: Any, values: Any) -> None:
+    def follow_numbers(self, func: Any, args: Any, kwargs: Any, results: Any, values: Any) -> None:
         """Note the results of an operation, whose shapes `values` have, if they follow from what it is given."""
         given = [one for one in pytree.tree_leaves((args, kwargs)) if isinstance(one, (torch.Tensor, fx.Node))]
         if not isinstance(func, torch._ops.OpOverload):  # a higher-order operator may write to what it is given

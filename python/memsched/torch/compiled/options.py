@@ -79,7 +79,14 @@ def read_options(given: Mapping[str, Any] | None) -> Options:
             f"optimizer is {shown(options.optimizer)}; it must be an Optimizer, made before the model is compiled, "
             "such as torch.optim.AdamW(model.parameters()), or bytes of its state"
         )
-    read_memory(options.budget, "budget")
+    budget = read_memory(options.budget, "budget")
+    written = str(options.budget).rstrip().endswith("B")
+    if isinstance(budget, int) and 1 < budget < 1000 and not written:  # of 1 byte it is told what is the least
+        percent = f' or "{budget}%"' if budget <= 100 else ""
+        raise InvalidInputError(
+            f"budget is {shown(options.budget)}, less than 1000 bytes; write the unit; "
+            f'did you mean "{budget}GiB"{percent}?'
+        )
     checks.choice("mode", options.mode, MODES)
     if options.device != "here":
         machine(options.device)
