@@ -240,6 +240,17 @@ def test_a_line_that_is_too_long_is_wrapped(monkeypatch: pytest.MonkeyPatch, cap
     assert {*line.split()} <= {*told.split()}
 
 
+def test_long_work_tells_how_far_it_is_without_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    now = iter([0.0, 1.0, 16.0, 16.0, 17.0, 40.0, 40.0])
+    monkeypatch.setattr(show.time, "monotonic", lambda: next(now))
+    with show.working("planning") as say:
+        for line in ("a second", "16 seconds", "a second later", "much later"):
+            say(line)
+    assert capfd.readouterr().err.splitlines() == ["16 seconds", "much later"]
+
+
 def test_optimizers_are_completed() -> None:
     pytest.importorskip("torch")
     test_lists_and_words_are_completed("fit --optimizer adamw", ["adamw"])

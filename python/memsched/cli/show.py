@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
@@ -45,6 +46,7 @@ from memsched.support.formats import (
 OTHER, USAGE, INFEASIBLE, ILLEGAL, INTERRUPTED = 1, 2, 3, 4, 130
 """Exit statuses."""
 
+_EVERY = 15.0  # seconds between lines of progress without a terminal
 _UNFOLDED = 200  # columns, if stdout is not a terminal
 _WITHIN = re.compile(r"(?<=\d) (?=\S)| (?=\*)")  # spaces within a figure, and before the star of the best
 
@@ -215,15 +217,30 @@ def facts(rows: Sequence[tuple[str, str]], title: str) -> Table:
     return table
 
 
+def now_and_then() -> Callable[[], bool]:
+    """Tells whether a line on stderr is due again, where there is no terminal; never if only errors are wanted."""
+    said = time.monotonic()
+
+    def due() -> bool:
+        nonlocal said
+        if quiet() or time.monotonic() - said < _EVERY:
+            return False
+        said = time.monotonic()
+        return True
+
+    return due
+
+
 @contextmanager
 def working(text: str) -> Iterator[Callable[[str], None]]:
-    """Show a spinner on stderr, if somebody watches; yields a function that changes its text.
+    """Show a spinner on stderr, if somebody watches, or a line now and then; yields a function that changes its text.
 
     What a model prints goes to stderr, too.
     """
     if not live():
+        due = now_and_then()
         with redirect_stdout(sys.stderr):
-            yield lambda _: None
+            yield lambda said: say(said) if due() else None
         return
     wrapped = TextColumn("{task.description}", markup=False, table_column=Column())
     columns = (SpinnerColumn(), wrapped, TimeElapsedColumn())

@@ -21,10 +21,10 @@ from memsched.cli.show import (
     complain,
     live,
     new_table,
+    now_and_then,
     print_csv,
     print_json,
     print_rich,
-    quiet,
     say,
     shown,
     where_saved,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
 TABLES = (".parquet", ".csv")
-_EVERY = 30.0  # seconds between lines of progress without a terminal
 _SHOWN = 5  # failures to list
 
 
@@ -60,15 +59,11 @@ def _say(progress: SweepProgress) -> str:
 def _showing() -> Iterator[Callable[[SweepProgress], None]]:
     """A progress bar on a terminal; otherwise a line on stderr now and then."""
     if not live():
-        spoken = [time.monotonic()]
+        due = now_and_then()
 
         def line(progress: SweepProgress) -> None:
-            if time.monotonic() - spoken[0] >= _EVERY and not quiet():
-                spoken[0] = time.monotonic()
-                click.echo(
-                    f"{progress.kept + progress.finished} of {counted(progress.points, 'point')}, {_say(progress)}",
-                    err=True,
-                )
+            if due():
+                say(f"{progress.kept + progress.finished} of {counted(progress.points, 'point')}, {_say(progress)}")
 
         yield line
         return
