@@ -7,7 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -18,16 +18,25 @@ import numpy.typing as npt
 from memsched._core import Device, Graph, Schedule, op_count
 from memsched.arena.placement import Placement
 from memsched.arena.residency import placement_of
-from memsched.errors import InfeasibleError, LimitError
+from memsched.errors import InfeasibleError, InvalidInputError, LimitError
 from memsched.planners.entry import ENTRIES, Planner
 from memsched.problems.bounds import bound_of, certified, recompute_bound, strongest_bound
 from memsched.problems.budget import make_device, told_bytes, told_memory
 from memsched.problems.family import GraphFamily
-from memsched.problems.problem import ChunkLike, Problem, graph_of, largest_graph, least_memory, peak_of, simulate
+from memsched.problems.problem import (
+    ChunkLike,
+    Problem,
+    graph_of,
+    largest_graph,
+    least_memory,
+    peak_of,
+    profile_link,
+    simulate,
+)
 from memsched.result import Result
 from memsched.support import quantities
 from memsched.support.documents import fields
-from memsched.support.formats import exact_bytes, unit_written
+from memsched.support.formats import exact_bytes, format_bandwidth, unit_written
 from memsched.support.types import Quantity
 
 LEAST_TIME = 0.15  # seconds; work that takes less is never cut short
@@ -243,7 +252,11 @@ def check_memory(
         return
     reason = "some stage does not fit"
     if not linked and recomputing is None:
-        reason = "without a link (beta is 0, missing or next to nothing) everything must stay"
+        known = None
+        with suppress(InvalidInputError):  # of a chain that says of itself what it likes
+            known = profile_link(call.problem)
+        its = "" if known is None else f"; the profile's is {format_bandwidth(known)}"
+        reason = f"without a link (beta is 0, missing or next to nothing{its}) everything must stay"
     elif (not linked or not call.entry.uses_link) and device.memory >= least_memory(call.problem):
         reason = "each stage alone fits, but the plan offloads nothing, so the input and checkpoints stay beside it"
     error = call.no_plan(needed, reason)

@@ -181,6 +181,8 @@ def _wrong(
     if unknown:
         guess = meant(unknown[0], [name for name in known if name not in (*named, *places[: len(args)])])
         ask = f"did you mean '{guess}'? " if guess else ""
+        if what == "plan" and guess == "options":  # of a planner
+            ask = f'a planner\'s own are options={{"{unknown[0]}": ..}}; '
         return ArgumentError(f"{what} has no argument {unknown[0]!r}; {ask}{takes}")
     if len(args) > len(places):
         only = ", ".join(places) or "none"
