@@ -296,7 +296,7 @@ class TestCompare:
         assert {one["status"] for one in document["planners"].values()} == {"planned", "infeasible"}
 
     def test_a_planner_that_gives_up_is_a_row(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        outcomes = {"greedy": ms.greedy(CHAIN, 24, 2.0), "dynprog": ms.LimitError("raise max_states")}
+        outcomes = ms.Comparison(greedy=ms.greedy(CHAIN, 24, 2.0), dynprog=ms.LimitError("raise max_states"))
         monkeypatch.setattr("memsched.cli.compare.run_planners", lambda *_, **__: outcomes)
         text = run("compare", "c.json", "-m", "24", "-b", "2").output
         assert "dynprog failed: raise max_states" in text

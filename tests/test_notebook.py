@@ -251,7 +251,7 @@ def test_a_comparison_is_a_dict() -> None:
 def test_a_comparison_is_printed_as_atable_of() -> None:
     title, head, *rows, note = str(real()["comparison"]).splitlines()
     assert title.startswith(f"{REAL}, ")
-    assert head.split() == ["planner", "makespan", "gap", "peak", "moved", "recomputed"]
+    assert head.split() == ["planner", "makespan", "gap", "peak", "moved", "recomputed", "planned", "in"]
     assert [row.split()[0] for row in rows] == list(real()["comparison"])
     stars = [row.split()[0] for row in rows if row.split()[1] == "*"]
     assert stars == [real()["comparison"].best.planner]
@@ -285,7 +285,7 @@ def test_a_comparison_without_plans_says_why() -> None:
     assert all("no plan; fits in" in row for row in rows)
     failed = ms.Comparison(greedy=ms.LimitError("it took too long"))
     assert "greedy   failed: it took too long" in str(failed)
-    assert Page(failed._repr_html_()).attributes["colspan"] == ["5"]
+    assert Page(failed._repr_html_()).attributes["colspan"] == ["6"]
     assert "no planner has a plan" in str(ms.Comparison())
     assert Page(ms.Comparison()._repr_html_()).tags.count("tr") == 1
 

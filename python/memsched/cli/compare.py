@@ -14,14 +14,15 @@ from memsched.cli.usage import as_typed
 from memsched.errors import InfeasibleError, MemschedError
 from memsched.planners.registry import min_memory, not_asked, planners_of
 from memsched.problems.bounds import Bounds, bounds
-from memsched.problems.budget import memory_percent, told_bytes
+from memsched.problems.budget import memory_percent
 from memsched.problems.problem import Problem, name_of, peak_memory
-from memsched.result import Result, as_fast
+from memsched.result import Result
+from memsched.show.summaries import table_of
 from memsched.show.words import held_against, unasked
 from memsched.study.compare import compare as run_planners
 from memsched.study.compare import nearest
 from memsched.support.documents import fields, plain, write_document
-from memsched.support.formats import Bytes, exact_bytes, format_bound, format_bytes, format_seconds
+from memsched.support.formats import Bytes, exact_bytes, format_bound
 from memsched.support.units import PERCENT_ENDS
 from memsched.support.views import rows_of
 
@@ -48,36 +49,6 @@ def _header(problem: Problem, built: show.Built, known: Bounds) -> Table:
     return show.facts(rows, name_of(problem))
 
 
-def _row(name: str, outcome: Result | MemschedError, best: float, problem: Problem, unit: str) -> tuple[list[str], str]:
-    """Cells and style of one planner, with bytes in the unit of the budget, so that they may be typed."""
-    if isinstance(outcome, InfeasibleError):  # the cell has no room for the bytes
-        needs = told_bytes(outcome.min_memory, unit, problem, up=True).partition(" (")[0]
-        return [name, "no plan", "", f"fits in {needs}", "", "", ""], "dim"
-    if isinstance(outcome, MemschedError):
-        return [name, "failed", "", "", "", "", ""], "dim"
-    timeline = outcome.timeline
-    chosen = as_fast(outcome.makespan, best)
-    return [
-        f"{name} *" if chosen else name,
-        format_seconds(outcome.makespan),
-        f"{1 + outcome.gap:.4f}" if outcome.lower_bound > 0 else "",
-        format_bytes(outcome.peak_memory, unit),
-        format_bytes(timeline.bytes_out + timeline.bytes_in, unit),
-        format_seconds(outcome.runtime, 2),
-        "yes" if outcome.optimal else "",
-    ], "bold green" if chosen else ""
-
-
-def _table(outcomes: Outcomes, problem: Problem, unit: str) -> Table:
-    table = show.new_table("planner", "makespan", "/ bound", "peak", "moved", "planned in")
-    table.add_column("optimal")
-    best = min((found.makespan for found in outcomes.values() if isinstance(found, Result)), default=0.0)
-    for name, outcome in outcomes.items():
-        cells, style = _row(name, outcome, best, problem, unit)
-        table.add_row(*(show.shown(cell) for cell in cells), style=style)
-    return table
-
-
 def _notes(outcomes: Outcomes, others: dict[str, str]) -> list[str]:
     notes = [
         as_typed(f"{name} failed: {outcome}", click.get_current_context().command)
@@ -85,8 +56,8 @@ def _notes(outcomes: Outcomes, others: dict[str, str]) -> list[str]:
         if isinstance(outcome, MemschedError) and not isinstance(outcome, InfeasibleError)
     ]
     if any(isinstance(outcome, Result) for outcome in outcomes.values()):
-        notes.append("* least makespan; moved: out and in together; optimal: proven, it meets the lower bound")
-        notes += filter(None, [held_against("/ bound", outcomes)])
+        notes.append("* the fastest; moved: out and in together; optimal: proven, it meets the lower bound")
+        notes += filter(None, [held_against("gap", outcomes)])
     return [*notes, *(f"not asked: {told}" for told in unasked(others))]
 
 
@@ -154,10 +125,10 @@ def compare(
     memsched compare resnet101-224-b32 --memory 40% --chunk 16MiB
     memsched compare analytic:vgg16:256:k40m --memory 12GiB --bandwidth 10GB/s
 
-    "/ bound" is the makespan over the lower bound for the planner's kind of plans: with recomputation for those that
-    recompute, without for the others; plans in rounds are compared with plans in the same rounds. For a planner without
-    a plan, a memory in which it has one is shown, and for one that was not asked, why. The exit status is 0 when at
-    least one planner has a plan, and 3 when none has.
+    "gap" is how far the makespan is above the lower bound for the planner's kind of plans: with recomputation for
+    those that recompute, without for the others; plans in rounds are compared with plans in the same rounds. For a
+    planner without a plan, a memory in which it has one is shown, and for one that was not asked, why. The exit status
+    is 0 when at least one planner has a plan, and 3 when none has.
     """
     loaded = inputs.load_problem(problem)
     inputs.check_takes(planners, loaded)
@@ -179,8 +150,10 @@ def compare(
     elif as_csv:
         show.print_csv(rows_of(outcomes))
     else:
-        head, table = _header(loaded, built, known), _table(outcomes, loaded, built.unit)
-        show.print_rich(head, "", table, "", *_notes(outcomes, others), *show.where_saved(output))
+        head = _header(loaded, built, known)
+        show.print_rich(
+            head, "", show.table_like(table_of(outcomes)), "", *_notes(outcomes, others), *show.where_saved(output)
+        )
     if not any(isinstance(found, Result) for found in outcomes.values()):
         show.complain(as_typed(f"no planner has a plan: {nearest(outcomes)}", context.command))
         context.exit(3)

@@ -11,12 +11,12 @@ from memsched.cli.complete import complete_machines, complete_words
 from memsched.cli.inputs import json_option, quiet_option
 from memsched.cli.models import USUAL, autocast_option, input_option, model_option
 from memsched.cli.outputs import file_option
-from memsched.cli.show import INFEASIBLE, answer, facts, new_table, quiet, shown, working
+from memsched.cli.show import INFEASIBLE, answer, facts, quiet, table_like, working
 from memsched.errors import InvalidInputError, MemschedError
 from memsched.problems.specs import known_optimizers
 from memsched.show.plots.figure import check_matplotlib, check_suffix
-from memsched.show.words import time_of
-from memsched.study.fit import LARGER, Fit, check_asked
+from memsched.show.summaries import table_of
+from memsched.study.fit import Fit, check_asked
 from memsched.support.formats import exact_bytes, format_bytes, unit_written
 
 
@@ -98,7 +98,7 @@ def fit(
         found = fit_spec(model, input, **asked, largest="length" if largest and length else largest, progress=say)
     if output is not None:
         found.plot(output)
-    answer(as_json, found.to_json, _summary(found), "", _table(found), *found.notes, saved=[output])
+    answer(as_json, found.to_json, _summary(found), "", table_like(table_of(found)), *found.notes, saved=[output])
     if not any(one.fits for one in found.ways):
         click.get_current_context().exit(INFEASIBLE)
 
@@ -120,17 +120,3 @@ def _summary(found: Fit) -> Table:
         ("what to do", found.next_step),
     ]
     return facts(rows, found.name)
-
-
-def _table(found: Fit) -> Table:
-    searched = found.searched
-    table = new_table("way", "peak memory", "time", *([f"largest {searched}"] if searched else []))
-    for one in found.ways:
-        spare = one.note == LARGER  # what it needs for this batch is of no use
-        cells = [
-            one.name,
-            *(("", "") if spare else (format_bytes(one.peak_memory, unit_written(found.memory)), time_of(one))),
-        ]
-        cells += ["" if one.largest is None else str(one.largest)] if searched else []
-        table.add_row(*(shown(cell) for cell in cells))
-    return table

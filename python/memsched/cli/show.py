@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from rich import box
@@ -42,6 +42,9 @@ from memsched.support.formats import (
     format_number,
     format_seconds,
 )
+
+if TYPE_CHECKING:
+    from memsched.show import summaries
 
 OTHER, USAGE, INFEASIBLE, ILLEGAL, INTERRUPTED = 1, 2, 3, 4, 130
 """Exit statuses."""
@@ -189,6 +192,18 @@ def new_table(name: str, *figures: str) -> Table:
     table.add_column(shown(name), overflow="fold")
     for title in figures:
         table.add_column(shown(title), justify="right", overflow="fold")
+    return table
+
+
+def table_like(known: summaries.Table) -> Table:
+    """The table that Python shows of a value: words of a row without figures stand where there is room."""
+    table = new_table(*known.head)
+    for k, (name, *cells) in enumerate(known.rows):
+        style = "bold green" if k in known.best else ""
+        if len(cells) < len(known.head) - 1:
+            first, _, rest = cells[0].partition(": ")[0].partition("; ")
+            cells, style = [first, "", rest], "dim"
+        table.add_row(*map(shown, (f"{name} *" if k in known.best else name, *cells)), style=style)
     return table
 
 

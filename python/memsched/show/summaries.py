@@ -35,7 +35,7 @@ from memsched.show.words import (
     unit_of,
 )
 from memsched.study.comparison import Comparison
-from memsched.study.fit import Fit
+from memsched.study.fit import LARGER, Fit
 from memsched.study.frontier import Frontier
 from memsched.study.sweep.names import problem_of
 from memsched.study.sweep.table import Sweep
@@ -179,13 +179,13 @@ def _comparison(found: Comparison) -> Table:
     rows: list[tuple[str, ...]] = []
     for name, one in found.items():
         if isinstance(one, Result):
-            rows.append((name, *_figures(one)))
+            rows.append((name, *_figures(one), format_seconds(one.runtime, 2)))
         elif isinstance(one, InfeasibleError):
             rows.append((name, f"no plan; fits in {needed(one.min_memory, best)}"))
         else:
             rows.append((name, f"failed: {one}"))
     least = best.makespan if best else 0.0
-    head = ("planner", "makespan", "gap", "peak", "moved", "recomputed")
+    head = ("planner", "makespan", "gap", "peak", "moved", "recomputed", "planned in")
     return Table(
         title=f"{name_of(best.problem)}, {_machine(best.device)}" if best else "no planner has a plan",
         head=head,
@@ -235,12 +235,13 @@ def _frontier(found: Frontier) -> Table:
 def _fit(found: Fit) -> Table:
     rows: list[tuple[str, ...]] = []
     for one in found.ways:
-        largest = "" if one.largest is None else str(one.largest)
-        rows.append((one.name, format_bytes(one.peak_memory), time_of(one), largest))
+        largest = [] if not found.searched else [""] if one.largest is None else [str(one.largest)]
+        spare = one.note == LARGER  # what it needs for this batch is of no use
+        rows.append((one.name, *(("", "") if spare else (format_bytes(one.peak_memory), time_of(one))), *largest))
     verdict = "fit" if found.fits else "do not fit"
     return Table(
         title=f"{found.name}: {format_bytes(found.peak_memory)} {verdict} into {format_bytes(found.memory)}",
-        head=("way", "peak", "time", f"largest {found.searched or 'batch'}"),
+        head=("way", "peak memory", "time", *([f"largest {found.searched}"] if found.searched else [])),
         rows=rows,
         note="\n".join([found.next_step, found.times, *found.notes]),
     )

@@ -37,7 +37,7 @@ Progress = Callable[[str], None] | None
 _COLUMNS = (
     Column(title="planner"),
     Column(title="makespan", kind="seconds", bar=True),
-    Column(title="/ bound", kind="ratio", hint="makespan over the lower bound on plans of the planner's kind"),
+    Column(title="gap", kind="percent", hint="of the makespan to the lower bound on plans of the planner's kind"),
     Column(title="over ideal", kind="percent", hint="over the time of the computation alone"),
     Column(title="peak", kind="bytes"),
     Column(title="moved", kind="bytes", hint="out and back in"),
@@ -158,7 +158,7 @@ def _cells(outcome: Result | MemschedError, ideal: float) -> list[Any]:
     timeline = outcome.timeline
     return [
         outcome.makespan,
-        1 + outcome.gap if outcome.lower_bound > 0 else None,
+        outcome.gap if outcome.lower_bound > 0 else None,
         max(0.0, outcome.makespan / ideal - 1) if ideal > 0 else None,
         outcome.peak_memory,
         timeline.bytes_out + timeline.bytes_in,

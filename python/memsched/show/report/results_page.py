@@ -165,8 +165,8 @@ def _planners_note(result: Result) -> str:
     others = unasked({name: why for name, why in not_asked(result.problem).items() if name != result.planner})
     not_run = f" Not asked: {'; '.join(others)}." if others else ""
     return (
-        "With the same memory and link. “/ bound” is the makespan over the lower bound for the planner's kind "
-        f"of plans: those that recompute are compared with {covered(*cut, 'all')}, others with "
+        "With the same memory and link. “gap” is how far the makespan is above the lower bound for the "
+        f"planner's kind of plans: those that recompute are compared with {covered(*cut, 'all')}, others with "
         f"{covered(*cut, 'once')}."
         f"{_batch_note(result)}{not_run}"
     )
