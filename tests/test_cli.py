@@ -7,8 +7,10 @@ import csv
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +175,29 @@ class TestProgram:
 
         monkeypatch.setattr("memsched.cli.plan.best_plan", interrupt)
         assert run("plan", SMALL, "-m", "40%", status=130).output == "error: interrupted\n"
+        monkeypatch.setattr("memsched.cli.app.as_typed", interrupt)  # while an error is told
+        assert run("simulate", SMALL, "-m", "10MiB", status=130).output == "error: interrupted\n"
+
+    def test_interrupt_while_modules_are_loaded(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Python before 3.12 makes a RuntimeError of it where a class is made."""
+
+        class Loading(types.ModuleType):
+            def __getattr__(self, name: str) -> Any:
+                try:
+                    raise KeyboardInterrupt
+                except KeyboardInterrupt as error:
+                    raise RuntimeError("Error calling __set_name__") from error
+
+        before = signal.getsignal(signal.SIGINT)
+        monkeypatch.setitem(sys.modules, "memsched.cli.app", Loading("memsched.cli.app"))
+        try:
+            with pytest.raises(SystemExit) as ended:
+                main()
+        finally:
+            signal.signal(signal.SIGINT, before)
+        assert (ended.value.code, capsys.readouterr().err) == (130, "error: interrupted\n")
 
     def test_limits_and_a_full_disk_are_errors_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for error in (

@@ -427,10 +427,7 @@ def test_planners_are_listed() -> None:
 
 
 def test_one_planner_has_its_bound_explained() -> None:
-    assert (
-        "gap: to the bound on plans that run each op once"
-        in run("compare resnet18-224-b32 -m 40% -p greedy").stdout
-    )
+    assert "gap: to the bound on plans that run each op once" in run("compare resnet18-224-b32 -m 40% -p greedy").stdout
     said = run("frontier resnet18-224-b32 -b 12GB/s --points 2 -p greedy").stdout
     assert "gap: to the bound on plans that run each op once" in said
     assert "rotor" not in said

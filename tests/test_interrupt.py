@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from memsched.support.interrupt import not_lost
+from memsched.support.memo import Notes
 
 
 def _press() -> None:
@@ -43,6 +45,24 @@ def test_it_ends_the_work(work: Callable[[], None]) -> None:
     with pytest.raises(KeyboardInterrupt), not_lost():
         work()
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_no_code_of_python_runs_where_an_object_goes_that_has_notes() -> None:
+    """A Ctrl-C in such code was lost, and the work went on."""
+
+    class Thing:
+        pass
+
+    notes, thing, called = Notes[int](), Thing(), list[str]()
+    notes.put(thing, 3)
+    assert notes.get(thing) == 3
+    sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        del thing
+    finally:
+        sys.setprofile(None)
+    assert called == []
+    assert not notes._kept
 
 
 def test_other_errors_and_handlers_are_as_they_were() -> None:

@@ -308,6 +308,69 @@ def test_names_that_are_missing_or_taken() -> None:
     assert by_name(graph)["loss#2"]["writes"] == ["y.grad#2"]
 
 
+@pytest.mark.parametrize("op", ["Reshape", "Identity", "Shape", "Dropout", "Upscale"])
+def test_ops_of_other_domains_are_not_those_of_onnx(op: str) -> None:
+    """What was called like a view vanished with its tensor, and what was called like Shape with all before it."""
+    foreign = helper.make_node(op, ["a"], ["b"], name="foreign", domain="my")
+    nodes = [node("MatMul", "x w", "a"), foreign, node("Relu", "b", "y")]
+    made = model(
+        nodes,
+        [value("x", [2, 4])],
+        ["y"],
+        [constant("w", (4, 4))],
+        opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("my", 1)],
+    )
+    made.graph.value_info.append(value("b", [20, 4]))
+    graph = graph_from_onnx(made)
+    assert (by_name(graph)["foreign"]["reads"], by_name(graph)["foreign"]["writes"]) == (["a"], ["b"])
+    assert by_name(graph)["foreign.bwd"]["reads"] == ["a", "b.grad"]
+    assert sizes(graph)["b"] == sizes(graph)["b.grad"] == 320
+
+
+def test_the_domain_of_onnx_has_two_names() -> None:
+    nodes = [node("Shape", "x", "s"), node("MatMul", "x w", "a"), node("Reshape", "a s", "y")]
+    weights = [constant("w", (4, 4))]
+    for domain in ("", "ai.onnx"):
+        made = model(nodes, [value("x", [2, 4])], ["y"], weights, opset_imports=[helper.make_opsetid(domain, 17)])
+        assert [op["name"] for op in graph_from_onnx(made).ops] == ["MatMul_1", "loss", "MatMul_1.bwd"]
+
+
+def test_statistics_may_be_read_through_views_and_weights_may_be_statistics() -> None:
+    four = [constant(name, (4,)) for name in ("one", "zero", "mean", "var")]
+    inputs = [value("x", [2, 4])]
+    shared = model([node("BatchNormalization", "x one zero zero one", "y")], inputs, ["y"], four[:2])
+    assert graph_from_onnx(shared).resident == 2 * (16 + 16)
+    nodes = [
+        node("Identity", "mean", "m"),
+        node("Identity", "m", "n"),
+        node("BatchNormalization", "x one zero n var", "y"),
+    ]
+    assert graph_from_onnx(model(nodes, inputs, ["y"], four)).resident == 2 * (16 + 16) + 16 + 16
+
+
+@pytest.mark.parametrize(
+    "second", [("Identity", "w2"), ("Identity", "a"), ("Constant", ""), ("Relu", "a")], ids=lambda pair: "".join(pair)
+)
+@pytest.mark.parametrize("name", ["x", "a", "b", "w2"])
+def test_a_tensor_that_is_written_twice_is_refused(second: tuple[str, str], name: str) -> None:
+    more = {"value": constant("", (2, 4))} if second[0] == "Constant" else {}
+    nodes = [
+        *(node("MatMul", "x w", "a"), node("Identity", "a", "b")),
+        node(*second, name, **more),
+        node("Relu", "a", "y"),
+    ]
+    with pytest.raises(ms.InvalidInputError, match=f"tensor '{name}' twice; each|cannot be inferred"):
+        graph_from_onnx(model(nodes, [value("x", [2, 4])], ["y"], [constant("w", (4, 4)), constant("w2", (2, 4))]))
+
+
+def test_the_mask_that_is_added_has_a_name_of_its_own() -> None:
+    masked = [node("MatMul", "x w", "a"), node("Dropout", "a", "d")]
+    for more in ("Relu", "Neg"):
+        nodes = [*masked, node(more, "d", "d.mask"), node("Add", "d d.mask", "y")]
+        graph = graph_from_onnx(model(nodes, [value("x", [2, 4])], ["y"], [constant("w", (4, 4))]))
+        assert (sizes(graph)["d.mask"], sizes(graph)["d.mask_"]) == (32, 8)
+
+
 def test_times_can_be_given() -> None:
     graph = graph_from_onnx(mlp(), dims={"N": 8}, times={"fc1": 3, "fc2": ("1 ms", 5e-3)})
     found = {op["name"]: op["choices"][0]["time"] for op in graph.ops}

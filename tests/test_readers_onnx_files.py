@@ -165,6 +165,7 @@ def test_dimensions_are_stated_behind_the_name_of_the_file(tmp_path: Path, monke
         ("net.onnx", r"or on the command line write 'model.onnx\?N=..'"),
         ("net.onnx?n=4", "has a dimension 'n'; did you mean 'N'"),
         ("net.onnx?N=many", r"'N=many' of 'net.onnx\?N=many' is no dimension with a size"),
+        ("net.onnx?N=4&N=8", r"'net.onnx\?N=4&N=8', which gives dimension 'N' twice"),
         ("net.onnx?", "'' of 'net.onnx.' is no dimension with a size"),
     ):
         with pytest.raises(ms.InvalidInputError, match=told):

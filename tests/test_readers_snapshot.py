@@ -260,7 +260,7 @@ def test_shared_lists_do_not_multiply(tmp_path: Path, monkeypatch: pytest.Monkey
     blocks = [{"address": 512 * k, "size": 512, "state": "active_allocated"} for k in range(5000)]
     segment = {"address": 0, "device": 0, "blocks": blocks}
     with pytest.raises(ms.InvalidInputError, match="a segment has the blocks of another one"):
-        read_snapshot(written(tmp_path, snapshot([alloc(1, 1)], [dict(segment) for _ in range(5000)])))
+        read_snapshot(written(tmp_path, snapshot([alloc(10**8, 1)], [dict(segment) for _ in range(5000)])))
     frames = [LIBRARY] * 5000
     events = [alloc(k, 1) | {"frames": frames} for k in range(5000)]
     calls, looked = reader._Replay.call, []
@@ -323,6 +323,8 @@ def requested(address: int, size: int) -> dict[str, Any]:
         ([alloc(512, 8), alloc(0, 8), alloc(100, 500)], "event 2 .* allocates at an address that is not free"),
         ([alloc(0, 800), free(512, 8)], "event 1 .* frees a part of what another event has allocated"),
         ([alloc(0, 800), requested(0, 80)], "event 1 .* frees 80 bytes where 800 are allocated"),
+        ([alloc(0, 800), free(0, 800), free(512, 8)], "event 2 .* there before the trace, and lies in another"),
+        ([free(512, 800), free(0, 800)], "event 1 .* there before the trace, and lies in another"),
         ([alloc(0, 800), free(0, 801)], "event 1 .* frees 801 bytes where 800 are allocated"),
     ],
 )
@@ -360,6 +362,25 @@ def test_overlaps_are_found_as_byte_by_byte(
             held = {byte: owner for byte, owner in held.items() if owner != address}
     if trace:
         assert len(rows(written(folder, snapshot(trace)))) == sum(one["action"] == "alloc" for one in trace)
+
+
+@pytest.mark.parametrize("held", [[alloc(0, 1000), free(0, 1000)], [alloc(4096, 8)]])
+def test_blocks_that_nobody_tells_of_lie_beside_all_others(held: list[Any], tmp_path: Path) -> None:
+    first, second = ({"address": at, "size": 512, "state": "active_allocated"} for at in (0, 256))
+    segment = {"address": 0, "device": 0, "blocks": [second] if held[0]["addr"] == 0 else [first, second]}
+    with pytest.raises(ms.InvalidInputError, match="a segment has a block at 256 that shares bytes with others"):
+        rows(written(tmp_path, snapshot(held, [segment])))
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9)), max_size=40))
+def test_ranges_are_found_as_byte_by_byte(wanted: list[tuple[int, int]]) -> None:
+    ranges, bytes_ = reader._Ranges(), set[int]()
+    for address, size in wanted:
+        taken = set(range(address, address + size))
+        assert ranges.meets(address, size) == bool(taken & bytes_)
+        ranges.add(address, size)
+        bytes_ |= taken
+    assert sum(end - start for start, end in ranges.ends.items()) == len(bytes_)
 
 
 @given(st.lists(st.integers(0, 60), max_size=200))

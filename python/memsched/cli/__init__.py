@@ -38,7 +38,9 @@ def main() -> None:
         if "_MEMSCHED_COMPLETE" not in os.environ:
             raise
         sys.exit(1)  # a shell that completes a word has nobody to read an error
-    except KeyboardInterrupt:  # before the command began
+    except (KeyboardInterrupt, RuntimeError) as error:  # before the command began
+        if not isinstance(error, KeyboardInterrupt) and not isinstance(error.__cause__, KeyboardInterrupt):
+            raise  # Python before 3.12 makes a RuntimeError of what happens while a class is made
         print("error: interrupted", file=sys.stderr)
         sys.exit(130)
     finally:

@@ -114,6 +114,14 @@ class CommandGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command. Warnings become lines of ours."""
         try:
+            return self._run(ctx)
+        except (KeyboardInterrupt, click.Abort):  # also while an error was told
+            complain("interrupted")
+            ctx.exit(INTERRUPTED)
+
+    def _run(self, ctx: click.Context) -> Any:
+        """Run a command and tell its errors."""
+        try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("always", message=r".*write the unit, such as 12GB/s")
                 warnings.showwarning = lambda message, *_, **__: warn(str(message))
@@ -135,9 +143,6 @@ class CommandGroup(click.Group):
         except ImportError as error:  # for instance, there was no memory to map it
             complain(f"a module cannot be loaded: {error}")
             ctx.exit(OTHER)
-        except (KeyboardInterrupt, click.Abort):
-            complain("interrupted")
-            ctx.exit(INTERRUPTED)
 
     def _fail(self, ctx: click.Context, error: MemschedError) -> None:
         command = self.get_command(ctx, ctx.invoked_subcommand or "")

@@ -156,6 +156,7 @@ class _Replay:
         self.addresses = _Sorted()  # of those
         self.asked: dict[int, int] = {}  # by address: when its free was requested
         self.freed: set[int] = set()  # addresses where nothing has been allocated since
+        self.touched = _Ranges()  # bytes that any event so far is about
         self.completes = False  # whether any free is told to be complete
         self.origins: dict[int, Origin] = {}  # by the identity of a list of frames
         self.calls: dict[int, _Call | None] = {}  # by the identity of a frame
@@ -193,6 +194,7 @@ class _Replay:
         self.hold(address, time, size, origin)
 
     def hold(self, address: int, time: int, size: int, origin: Origin) -> None:
+        self.touched.add(address, size)
         self.live[address] = time, size, origin
         self.addresses.add(address)
         self.freed.discard(address)
@@ -213,6 +215,8 @@ class _Replay:
         if address not in self.live:
             if self.meets(address, size) is not None:
                 raise InvalidInputError(f"{what} frees a part of what another event has allocated; {_LIKE}")
+            if self.touched.meets(address, size):
+                raise InvalidInputError(f"{what} frees what was there before the trace, and lies in another; {_LIKE}")
             self.hold(address, 0, size, _BEFORE)
         own = self.live[address][1]
         if own != size:
@@ -244,6 +248,9 @@ class _Replay:
             address = at + rounded  # old snapshots do not tell the addresses of blocks, which lie side by side
             if block.get("state") in _ACTIVE and at not in known:
                 size = _whole(block, "requested_size", what) if "requested_size" in block else rounded
+                if self.touched.meets(at, size):
+                    raise InvalidInputError(f"{what} has a block at {at} that shares bytes with others; {_LIKE}")
+                self.touched.add(at, size)
                 name, stack = self.origin(block)
                 self.found.append((0, None, size, (name or BEFORE, stack)))
 
@@ -335,6 +342,35 @@ class _Sorted:
         lower = self.parts[k][at - 1 : at] if at else self.parts[k - 1][-1:] if k else []
         higher = self.parts[k][at : at + 1] or (self.parts[k + 1][:1] if k + 1 < len(self.parts) else [])
         return next(iter(lower), None), next(iter(higher), None)
+
+
+class _Ranges:
+    """Ranges of addresses; those that meet are one."""
+
+    def __init__(self) -> None:
+        self.ends: dict[int, int] = {}  # by the first address
+        self.starts = _Sorted()
+
+    def meets(self, address: int, size: int) -> bool:
+        """Whether bytes of a range are in one of these."""
+        return size > 0 and any(start < address + size and end > address for start, end in self._near(address))
+
+    def add(self, address: int, size: int) -> None:
+        """Include a range."""
+        end = address + size
+        while size and (near := [one for one in self._near(address) if one[0] <= end and one[1] >= address]):
+            for start, until in near:
+                self.starts.remove(start)
+                del self.ends[start]
+                address, end = min(address, start), max(end, until)
+        if size:
+            self.ends[address] = end
+            self.starts.add(address)
+
+    def _near(self, address: int) -> list[tuple[int, int]]:
+        """The ranges that begin at an address, before it, and after it."""
+        found = {address, *self.starts.around(address)}
+        return [(start, self.ends[start]) for start in found if start is not None and start in self.ends]
 
 
 def _whole(record: Record, key: str, what: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections import Counter
 from pathlib import Path
 
 from memsched import profiles
@@ -76,7 +77,11 @@ def imported_problem(source: str) -> Problem | None:
     if ending == ".onnx":
         from memsched.readers.onnx.model import graph_from_onnx
 
-        return graph_from_onnx(path, dims=dict(_dimension(part, source) for part in _parts(source)))
+        dims = [_dimension(part, source) for part in _parts(source)]
+        twice = [name for name, count in Counter(name for name, _ in dims).items() if count > 1]
+        if twice:
+            raise InvalidInputError(f"the problem is {shown(source)}, which gives dimension '{twice[0]}' twice")
+        return graph_from_onnx(path, dims=dict(dims))
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Generic, TypeVar
 
 Value = TypeVar("Value")
@@ -18,12 +18,8 @@ class Notes(Generic[Value]):
 
     def put(self, one: Any, value: Value) -> Value:
         """Note a value; it is returned."""
-
-        def forget(gone: weakref.ref[Any], key: int = id(one)) -> None:
-            if key in self._kept and self._kept[key][0] is gone:  # otherwise another object already has this id
-                del self._kept[key]
-
-        self._kept[id(one)] = (weakref.ref(one, forget), value)
+        # No code of ours runs when the object goes: Python would drop a Ctrl-C in it.
+        self._kept[id(one)] = (weakref.ref(one, partial(self._kept.pop, id(one))), value)
         return value
 
     def get(self, one: Any) -> Value | None:

@@ -13,7 +13,7 @@ from memsched.errors import InvalidInputError, MemschedError, shown
 from memsched.problems.machines import MACHINES, Machine
 from memsched.readers.onnx import rules
 from memsched.readers.onnx.constants import check_constants
-from memsched.readers.onnx.functions import inlined
+from memsched.readers.onnx.functions import inlined, with_inner
 from memsched.readers.onnx.shapes import Form, Forms, forms_of, unknown_dimensions
 from memsched.readers.onnx.step import Op, Tensor, training_step
 from memsched.support import checks, quantities
@@ -157,8 +157,25 @@ def _loaded(onnx: Any, source: Any) -> Any:
         raise InvalidInputError(f"source is {shown(source)}; give an onnx.ModelProto or the path of a file")
     if not model.graph.node:
         raise InvalidInputError("the model has no ops; is it an ONNX model?")
+    _name_default_domain(model)
     check_constants(onnx, model)
     return inlined(model)
+
+
+def _name_default_domain(model: Any) -> None:
+    """Call the domain of ONNX itself "", of its two names, everywhere."""
+    nodes = [*model.graph.node, *(node for one in model.functions for node in one.node)]
+    for node in with_inner(nodes):
+        if not isinstance(node.op_type, str) or not isinstance(node.domain, str):
+            raise InvalidInputError(f"the model cannot be read: the type of an op is {shown(node.op_type)}, no text")
+    domains = [model, *model.functions]
+    for one in (*with_inner(nodes), *(each for owner in domains for each in owner.opset_import)):
+        if one.domain == "ai.onnx":
+            one.domain = ""
+
+
+def _twice(name: str) -> InvalidInputError:
+    return InvalidInputError(f"the model writes tensor '{name}' twice; each tensor has one writer")
 
 
 def _fixed(graph: Any, names: Any) -> set[str]:
@@ -172,6 +189,17 @@ def _fixed(graph: Any, names: Any) -> set[str]:
     return {*given, *(one.name for one in graph.initializer if math.prod(one.dims) == 1)}
 
 
+def _statistics(graph: Any) -> set[str]:
+    """Tensors that are read as running statistics and as nothing else, perhaps through views of them."""
+    uses: dict[str, set[bool]] = {one.name: {False} for one in graph.output}
+    for node in reversed(graph.node):
+        own = rules.statistics_of(rules.type_of(node))
+        for at, name in enumerate(node.input):
+            viewed = at == 0 and rules.type_of(node) in rules.VIEWS and node.output
+            uses.setdefault(name, set()).update(uses.get(node.output[0], set()) if viewed else {at in own})
+    return {name for name, kinds in uses.items() if kinds == {True}}
+
+
 class _Forward:
     """The ops of the forward, and what is resident."""
 
@@ -182,9 +210,7 @@ class _Forward:
         self.views: dict[str, str] = {}  # name of a view -> that of the tensor
         self.tensors: dict[str, Tensor] = {}
         self.constants = {one.name for one in graph.initializer}
-        statistics = {
-            node.input[at] for node in graph.node for at in rules.statistics_of(node.op_type) if at < len(node.input)
-        }
+        statistics = _statistics(graph)
         self.learned = {name for name in self.constants - statistics - fixed if forms[name].floating}
         self.resident = sum(forms[name].size * (2 if name in self.learned else 1) for name in self.constants)
         self.inputs = [self.tensor(one.name, "input") for one in graph.input if one.name not in self.constants]
@@ -194,9 +220,15 @@ class _Forward:
         """A new tensor."""
         form = self.forms[name]
         if name in self.tensors:
-            raise InvalidInputError(f"the model writes tensor '{name}' twice; each tensor has one writer")
+            raise _twice(name)
         self.tensors[name] = Tensor(name=name, size=form.size, floating=form.floating, role=role)
         return self.tensors[name]
+
+    def free(self, name: str) -> str:
+        """A name that no tensor has."""
+        while name in self.forms:
+            name += "_"
+        return name
 
     def root(self, name: str) -> str:
         return self.views.get(name, name)
@@ -215,10 +247,13 @@ class _Forward:
             made = [name for name in node.output if name]
             if not made:
                 continue
+            for name in made:
+                if name in self.tensors or name in self.views or name in self.constants:
+                    raise _twice(name)
             reads = tuple(dict.fromkeys(self.tensors[self.root(name)] for name in given if name not in self.constants))
-            if not reads or node.op_type in rules.SHAPES:
+            if not reads or rules.type_of(node) in rules.SHAPES:
                 self.fold(node, made, given)
-            elif node.op_type in rules.VIEWS and given[0] not in self.constants:
+            elif rules.type_of(node) in rules.VIEWS and given[0] not in self.constants:
                 self.views[made[0]] = self.root(given[0])
             else:
                 yield self.op(node, title, given, made, reads)
@@ -228,22 +263,23 @@ class _Forward:
         self.constants.update(made)
         if self.learned.intersection(given):
             self.learned.update(name for name in made if self.forms[name].floating)
-        if node.op_type not in rules.VIEWS:
+        if rules.type_of(node) not in rules.VIEWS:
             self.resident += sum(self.forms[name].size for name in made)
 
     def op(self, node: Any, title: str, given: list[str], made: list[str], reads: tuple[Tensor, ...]) -> Op:
-        if node.op_type == rules.MASKED:
+        op_type = rules.type_of(node)
+        if op_type == rules.MASKED:
             kept, mask = [*node.output, ""][:2]  # either may be left out, by an empty name
-            mask = mask or f"{kept}.mask"
+            mask = mask or self.free(f"{kept}.mask")
             made = [kept, mask] if kept else [mask]
             self.forms[mask] = Form(self.forms[node.input[0]].shape, "bool")
         writes = [self.tensor(name) for name in made]
         return Op(
             name=title,
-            op_type=node.op_type,
+            op_type=op_type,
             reads=reads,
             writes=tuple(writes),
-            mask=writes[-1] if node.op_type == rules.MASKED else None,
+            mask=writes[-1] if op_type == rules.MASKED else None,
             parameters=bool(self.learned.intersection(given)),
             seconds=self.seconds(node, title, made),
         )
@@ -268,14 +304,15 @@ class _Forward:
         inputs = [self.forms[name] if name else None for name in node.input]
         outputs = [self.forms[name] for name in made]
         sizes = [form.size for form in inputs if form is not None]
-        if node.op_type in rules.PARTS:
+        op_type = rules.type_of(node)
+        if op_type in rules.PARTS:
             sizes[0] = min(sizes[0], outputs[0].size)
         attributes = {one.name: one.i for one in node.attribute}
         shapes: list[rules.Shape | None] = [None if form is None else form.shape for form in inputs]
-        flops = rules.flops_of(node.op_type, attributes, shapes, outputs[0].shape)
+        flops = rules.flops_of(op_type, attributes, shapes, outputs[0].shape)
         moved = sum(sizes) + sum(form.size for form in outputs)
         first = next(form.dtype for form in inputs if form is not None)
-        forward = self.speeds.seconds(flops, moved, first, rules.kind_of(node.op_type) == "conv")
+        forward = self.speeds.seconds(flops, moved, first, rules.kind_of(op_type) == "conv")
         return forward, 2 * forward
 
     def loss_seconds(self, outputs: list[Tensor]) -> float:

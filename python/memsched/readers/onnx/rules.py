@@ -39,6 +39,11 @@ PARTS = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
 """They read of their first input as many bytes as they write."""
 
 
+def type_of(node: Any) -> str:
+    """The type of an op in ONNX; one of another domain, of which nothing is known, has that before its name."""
+    return f"{node.domain}::{node.op_type}" if node.domain else str(node.op_type)
+
+
 def reads_inputs(op_type: str) -> bool:
     """Whether the derivative reads the inputs that have a gradient. It always reads those of whole numbers."""
     return op_type not in _NOTHING and op_type not in _OUTPUTS and op_type != MASKED
@@ -51,7 +56,7 @@ def reads_outputs(op_type: str) -> bool:
 
 def kind_of(op_type: str) -> str:
     """The kind of an op, in the words of `Graph`."""
-    return _KINDS.get(op_type, op_type.lower())
+    return _KINDS.get(op_type, op_type.rpartition("::")[2].lower())
 
 
 def statistics_of(op_type: str) -> range:
