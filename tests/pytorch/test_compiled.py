@@ -232,6 +232,14 @@ def test_a_plan_is_found_again_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path
         assert file.read_text() != damaged, "what is damaged is replaced"
 
 
+def test_times_of_a_plan_that_was_kept_are_told_as_such(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MEMSCHED_CACHE", str(tmp_path / "plans"))
+    monkeypatch.setattr("memsched.torch.compiled.plan.disturbed", lambda source: False)
+    first, second = (planned_once({"budget": "70%"}).times for _ in range(2))
+    assert first.startswith("measured on this CPU")
+    assert second == f"{first}, for an earlier plan that was kept"
+
+
 def test_no_plan_is_kept_where_that_cannot_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     options = {"budget": "70%", "device": "v100", "reserve": 2}
     closed = tmp_path / "closed"

@@ -59,9 +59,11 @@ def find(key: str) -> Document | None:
         return None
     try:
         path = place / f"{key}.json"
-        return checked(read_document(path, FORMAT)) if path.is_file() else None
+        found = checked(read_document(path, FORMAT)) if path.is_file() else None
     except _UNUSABLE:
         return None
+    measured = found is not None and str(found["source"]).startswith("measured")
+    return {**found, "source": f"{found['source']}, for an earlier plan that was kept"} if found and measured else found
 
 
 def keep(key: str, document: Document) -> None:
