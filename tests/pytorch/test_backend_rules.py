@@ -428,3 +428,49 @@ def test_distributed_data_parallel(outside: bool, tmp_path: Any) -> None:
         compared(scenario, WithStatistics)
     finally:
         torch.distributed.destroy_process_group()
+
+
+class Wide(nn.Module):
+    """Of more than one bucket of a megabyte."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.BatchNorm1d(32), nn.Linear(32, 400), nn.Linear(400, 800), nn.Linear(800, 400))
+
+    def forward(self, given: Any) -> Any:
+        return self.layers(given).relu()
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this PyTorch has no torch.distributed")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # by Inductor's own import
+@pytest.mark.parametrize("mode", ["eager", "inductor"])
+def test_buckets_of_distributed_data_parallel(mode: str, tmp_path: Any) -> None:
+    """Dynamo calls the graph of each bucket without data first: "inductor" failed, and the optimizer seemed strange."""
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+
+        def trained(options: dict[str, Any] | None) -> list[torch.Tensor]:
+            torch.manual_seed(0)
+            model = Wide()
+            parallel: Any = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1)
+            optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1, momentum=0.9)
+            given = {**(options or {}), "optimizer": optimizer}
+            run = parallel if options is None else torch.compile(parallel, backend="memsched", options=given)
+            known = plans()
+            torch.manual_seed(1)
+            for _ in range(3):
+                optimizer.zero_grad()
+                run(x()).square().mean().backward()
+                optimizer.step()
+            found = state(model)
+            assert options is None or len(made_since(known)) > 1
+            del parallel, run
+            gc.collect()
+            return found
+
+        wanted, found = trained(None), trained({"budget": "100%", "mode": mode})
+        for one, other in zip(wanted, found, strict=True):
+            torch.testing.assert_close(one, other, **({"rtol": 0, "atol": 0} if mode == "eager" else {}))
+    finally:
+        torch.distributed.destroy_process_group()

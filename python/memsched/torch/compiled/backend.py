@@ -154,7 +154,8 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Cal
     except (CaptureError, AssertionError, NotImplementedError, RuntimeError) as error:  # of AOTAutograd, too
         return unplanned(module, error, offload=_offloads(group.options))
     examples.clear()
-    return Guarded(module, _called(planned, direct, units, group.options.optimizer), offload=_offloads(group.options))
+    run = _called(planned, direct, units, group.options.optimizer)
+    return Guarded(module, run, planned, offload=_offloads(group.options))
 
 
 def _called(

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses import FakeTensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from memsched.torch.compiled.private import saving_is_hooked, takes_no_hooks, with_plain_checkpoints
@@ -112,12 +113,20 @@ class Guarded:
     refuse real tensors.
 
     What runs in place of the module that Dynamo captured changes no input before its forward is done.
+
+    DDP compiles one bucket after the other, each for what the one before gives: it calls what is compiled without data
+    first. PyTorch has such results for `traced`, which runs what AOTAutograd made.
     """
 
-    def __init__(self, module: fx.GraphModule, planned: Callable[..., Any], *, offload: bool = False) -> None:
-        self._module, self._run, self._offload, self._tried = module, planned, offload, False
+    def __init__(
+        self, module: fx.GraphModule, planned: Callable[..., Any], traced: Callable[..., Any], *, offload: bool = False
+    ) -> None:
+        self._module, self._run, self._traced = module, planned, traced
+        self._offload, self._tried = offload, False
 
     def __call__(self, *args: Any) -> Any:
+        if not self._tried and any(isinstance(one, FakeTensor) for one in args):
+            return self._traced(*args)
         states = None if self._tried else torch.get_rng_state()
         try:
             found = self._run(*args)
