@@ -100,7 +100,8 @@ class _Scratch(TorchDispatchMode):
         assert told.profiler is not None
         events = [one.nbytes() for one in told.profiler.kineto_results.events() if one.name() == "[memory]"]
         held = list(itertools.accumulate(events, initial=0))
-        counted = scratch_bytes(func, args, lambda one: int(one) if not isinstance(one, torch.Tensor) else one.nbytes)
+        sizes = lambda one: int(one) if not isinstance(one, torch.Tensor) else one.nbytes  # noqa: E731
+        counted = scratch_bytes(func, args, kwargs or {}, sizes)
         self.found.append((str(func), max(held) - held[-1], counted))
         return out
 
@@ -120,6 +121,29 @@ def test_the_scratch_of_group_normalisation_is_counted(shape: tuple[int, ...]) -
                 continue
         ((real, counted),) = [(real, counted) for name, real, counted in seen.found if "norm_backward" in name]
         assert real == counted, (kind, own, affine)
+
+
+LAYOUTS: dict[str, Callable[[], torch.Tensor]] = {
+    "contiguous": lambda: torch.randn(4, 64, 128),
+    "transposed": lambda: torch.randn(4, 128, 64).transpose(1, 2),
+    "permuted": lambda: torch.randn(128, 64, 4).permute(2, 1, 0),
+    "every second": lambda: torch.randn(4, 64, 256)[..., ::2],
+    "every second, transposed": lambda: torch.randn(4, 256, 64)[:, ::2].transpose(1, 2),
+    "expanded": lambda: torch.randn(4, 1, 128).expand(4, 64, 128),
+    "of no dimension": lambda: torch.randn(()).expand(4, 64, 128),
+}
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_scratch_of_gelu_is_counted(kind: torch.dtype, approximate: str) -> None:
+    """Where the gradient lies otherwise than the input, it is twice that: a step held a third more than its budget."""
+    for one, other in itertools.product(LAYOUTS, LAYOUTS):
+        gradient, given = (LAYOUTS[name]().to(kind) for name in (one, other))
+        with _Scratch() as seen:
+            torch.ops.aten.gelu_backward(gradient, given, approximate=approximate)
+        ((real, counted),) = [(real, counted) for name, real, counted in seen.found if "gelu_backward" in name]
+        assert real == counted, (one, other)
 
 
 @pytest.mark.parametrize("sizes", [(6, 20, 30, 7), (1, 3, 40, 9), (9, 50, 2, 1), (40, 1, 1, 40)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -49,11 +49,13 @@ def kernel_bytes(target: Any, args: Any, result: torch.Tensor, place: int, bytes
     return 0
 
 
-def scratch_bytes(target: Any, args: Any, bytes_of: Callable[[Any], int]) -> int:
+def scratch_bytes(target: Any, args: Any, kwargs: Mapping[str, Any], bytes_of: Callable[[Any], int]) -> int:
     """What an operation allocates and gives back beside its results, where that is several times what it reads.
 
     As `kernel_bytes`; other kernels give back at most about as much as they read, and nothing is told of it.
     """
+    if target is _aten.gelu_backward.default and kwargs.get("approximate", "none") == "none":
+        return _contiguous_copies(*args[:2]) * bytes_of(args[0].numel()) * int(args[0].element_size())
     if target is _aten.linalg_matrix_exp.default:
         return _EXPONENTIAL * bytes_of(args[0].numel()) * int(args[0].element_size())
     if target is _aten.native_group_norm_backward.default:  # two sums over each channel of each sample
@@ -71,6 +73,16 @@ def scratch_bytes(target: Any, args: Any, bytes_of: Callable[[Any], int]) -> int
             result *= 1 if at == unrolled or at in sums else max(sizes)
         return product + result
     return 0
+
+
+def _contiguous_copies(gradient: torch.Tensor, given: torch.Tensor) -> int:
+    """How many oneDNN makes for the backward of GELU: of the gradient, and of a result that is to lie as that does."""
+    ours = given.device.type == "cpu" and given.dtype in (torch.float32, torch.bfloat16)
+    if not ours or not given.is_contiguous() or gradient.is_contiguous():
+        return 0
+    pairs = zip(gradient.shape, gradient.stride(), strict=True)
+    strides = [stride for size, stride in pairs if size != 1 and stride != 0]
+    return 1 if strides == sorted(strides, reverse=True) else 2
 
 
 def _expanded(one: torch.Tensor, where: Any) -> list[Any]:

@@ -77,7 +77,7 @@ class Meter(TorchDispatchMode):
         if sum_so_far is not None and self._counts(sum_so_far) and is_fan_in(node, self._makers_of(args)):
             self._sum = _Sum(sum_so_far.untyped_storage()._cdata, self.live, out.untyped_storage().nbytes())
         else:
-            self._peak = max(self._peak, self.live + scratch_bytes(func, args, self.bytes_of))
+            self._peak = max(self._peak, self.live + scratch_bytes(func, args, kwargs, self.bytes_of))
         return out
 
     def bytes_of(self, one: Any) -> int:

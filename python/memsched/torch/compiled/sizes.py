@@ -97,7 +97,7 @@ class Sizes:
         if node.target is torch.ops.higher_order.map_impl:  # what it stacks is there twice
             carried = sum(map(self._of_example, tensors_of(node.meta.get("val"))))
         args = fx.map_arg(node.args, lambda one: one.meta.get("val"))
-        scratch = node.meta.get(WORKSPACE) or scratch_bytes(node.target, args, self._of_argument)
+        scratch = node.meta.get(WORKSPACE) or scratch_bytes(node.target, args, node.kwargs, self._of_argument)
         return carried + max((self._made(one)[0] for one in graphs), default=scratch)
 
     def _made(self, graph: fx.Graph) -> tuple[int, int]:
