@@ -79,7 +79,7 @@ def test_tables_say_what_they_are_about() -> None:
 
 def test_bounds_without_a_link_are_told_in_a_sentence() -> None:
     told = str(ms.bounds(CHAIN, "10%"))
-    assert "none of plans that run each op once fits" in told
+    assert "none fits, of plans that run each op once" in told
     assert "none fits of" not in told
 
 

@@ -257,7 +257,7 @@ def test_a_comparison_is_printed_as_atable_of() -> None:
     assert stars == [real()["comparison"].best.planner]
     assert [row.split()[0] for row in rows if "no plan" in row] == ["tflms"]
     once, on_all = "plans that run each op once, in graph order (", "on all plans with whole tensors ("
-    assert note.startswith(f"* the fastest; gap: to the bound on {once}")
+    assert note.startswith(f"* the fastest; gap: to the largest bound that any of these planners proves on {once}")
     assert note.partition(f"), {on_all}")[2].startswith("pofo, rotor")
     assert max(map(len, rows)) == len(head)
 

@@ -731,7 +731,7 @@ def test_a_sweep_of_many_points_is_chosen_from_searched_and_scrolled(opened: Any
     write_sweep_report(rows, path, title=WICKED)
     one = opened(path)
     page = one.page
-    assert page.locator("h1").inner_text() == f"{WICKED} on 3 problems"
+    assert page.locator("h1").inner_text() == f"Sweep {WICKED} on 3 problems"
     planned = sum(row["status"] == "planned" for row in rows)
     assert dict(figures_of(page, ".tiles"))[str(planned)] == str(planned)
     options = page.locator("#problem option").all_inner_texts()

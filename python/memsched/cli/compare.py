@@ -57,7 +57,7 @@ def _notes(outcomes: Outcomes, others: dict[str, str]) -> list[str]:
     ]
     if any(isinstance(outcome, Result) for outcome in outcomes.values()):
         notes.append("* the fastest; moved: out and in together; optimal: proven, it meets the lower bound")
-        notes += filter(None, [held_against("gap", outcomes)])
+        notes += filter(None, [held_against("gap", outcomes.items())])
     return [*notes, *(f"not asked: {told}" for told in unasked(others))]
 
 

@@ -160,9 +160,8 @@ def frontier(
     notes = [
         "* least makespan of these planners for this memory; a plan by itself may be faster, and auto tries them all",
     ]
-    notes += filter(
-        None, [held_against("gap", {name: next(filter(None, one.results), None) for name, one in curves.items()})]
-    )
+    every = ((name, result) for name, one in curves.items() for result in one.results)
+    notes += filter(None, [held_against("gap", every, shared=False)])
     notes += filter(None, [from_one_table(name for name, one in curves.items() if table_answers(one))])
     if 0 in (device.d2h, device.h2d):
         notes.append("no link: nothing can be offloaded; planners that do not recompute need the peak of the plain run")

@@ -47,6 +47,7 @@ def _told(error: click.ClickException, context: click.Context) -> str:
     if unknown and isinstance(command, click.Group):
         near = checks.close(unknown[1], command.commands)
         meant = f"did you mean '{near}'?" if near else f"the commands are {', '.join(command.commands)}"
+        meant = "compare tells the bounds of a problem" if unknown[1].startswith("bound") else meant
         return f"there is no command '{unknown[1]}'; {meant}"
     if extra:
         takes = " ".join(_named(one) for one in command.params if isinstance(one, click.Argument))

@@ -239,6 +239,15 @@ def without_link(device: Device, moved: int, copies: int = 0) -> bool:
     return copies > 0 and not math.isfinite(1e6 * (copies * device.latency + moved / slowest))
 
 
+def no_link(problem: Problem) -> str:
+    """That there is none, and which a profile has."""
+    known = None
+    with suppress(InvalidInputError):  # of a chain that says of itself what it likes
+        known = profile_link(problem)
+    its = "" if known is None else f"; the profile's is {format_bandwidth(known)}"
+    return f"without a link (beta is 0, missing or next to nothing{its})"
+
+
 def check_memory(
     call: Call, min_memory: Callable[[], int], recomputing: Callable[[], int] | None = None, copies: int = 0
 ) -> None:
@@ -252,11 +261,7 @@ def check_memory(
         return
     reason = "some stage does not fit"
     if not linked and recomputing is None:
-        known = None
-        with suppress(InvalidInputError):  # of a chain that says of itself what it likes
-            known = profile_link(call.problem)
-        its = "" if known is None else f"; the profile's is {format_bandwidth(known)}"
-        reason = f"without a link (beta is 0, missing or next to nothing{its}) everything must stay"
+        reason = f"{no_link(call.problem)} everything must stay"
     elif (not linked or not call.entry.uses_link) and device.memory >= least_memory(call.problem):
         reason = "each stage alone fits, but the plan offloads nothing, so the input and checkpoints stay beside it"
     error = call.no_plan(needed, reason)

@@ -119,7 +119,19 @@ def told_memory(memory: int, unit: str, problem: Problem) -> str:
     """
     if unit == "%":
         return told_bytes(memory, unit, problem)
-    return exact_bytes(memory, unit) + (f' (did you mean "{memory}%"?)' if _hardly_bytes(memory, problem) else "")
+    meant = "" if unit else _meant(memory, problem)
+    return exact_bytes(memory, unit) + (f' (did you mean "{meant}"?)' if meant else "")
+
+
+def _meant(memory: int, problem: Problem) -> str:
+    """What somebody meant who wrote such a number without a unit; "" where bytes may be meant."""
+    if _hardly_bytes(memory, problem):
+        return f"{memory}%"
+    least, most = least_memory(problem), peak_memory(problem)
+    fits = (
+        f"{memory}{unit}" for unit, size in (("MB", 10**6), ("GB", 10**9)) if least / 2 <= memory * size <= 2 * most
+    )
+    return next(fits, "") if memory < least / 1000 else ""
 
 
 def _hardly_bytes(memory: int, problem: Problem) -> bool:

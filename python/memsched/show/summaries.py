@@ -190,7 +190,7 @@ def _comparison(found: Comparison) -> Table:
         title=f"{name_of(best.problem)}, {_machine(best.device)}" if best else "no planner has a plan",
         head=head,
         rows=rows,
-        note=held_against("gap", found)
+        note=held_against("gap", found.items())
         or ("gap: above a lower bound on the plans that the planner can make" if plans else ""),
         best=frozenset(k for k, name in enumerate(found) if name in plans and as_fast(plans[name].makespan, least)),
     )
@@ -288,20 +288,16 @@ def _placement(found: Placement) -> Table:
 
 def _covers(seconds: float, plans: str) -> str:
     """A bound, and the plans that it covers."""
-    return f"none {plans} fits" if seconds == math.inf else f"{format_bound(seconds)} {plans}"
+    return f"none fits, {plans}" if seconds == math.inf else f"{format_bound(seconds)} {plans}"
 
 
 def _bounds(found: Bounds) -> Table:
     once, whole = "of plans that run each op once", "of all plans with whole tensors"
-    best, most = format_bound(found.best), max(found.compute, found.transfer, found.fractional)
-    if found.best == found.recompute < most:
-        best = f"{best} {whole}"
-    elif found.best < found.recompute:
-        best = f"{format_bound(found.recompute)} with whole tensors, {best} in pieces, {once}"
-    else:
-        best = _covers(found.best, once)
-        if found.recompute < found.best < math.inf:
-            best += f"; with those that recompute {format_bound(found.recompute)}"
+    best = _covers(found.best, whole if found.best == found.recompute else once)
+    if found.best < found.recompute:
+        best += f", also in pieces; {_covers(found.recompute, whole)}"
+    elif found.recompute < found.best < math.inf:
+        best += f"; with those that recompute {format_bound(found.recompute)}"
     rows = {
         "best": best,
         "compute": f"{format_bound(found.compute)} of all plans",

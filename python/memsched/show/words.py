@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -61,15 +62,22 @@ def of_plain_run(result: Result) -> Text:
     return text("{}; the plan takes {} longer", held, Number("percent", more)) if more else held
 
 
-def held_against(figure: str, outcomes: Mapping[str, object]) -> str:
-    """Which plans the bounds of planners cover, to explain a figure above a bound; "" where there is none."""
-    covers: dict[str, list[str]] = {}
-    for name, one in outcomes.items():
+def held_against(figure: str, outcomes: Iterable[tuple[str, object]], *, shared: bool = True) -> str:
+    """Which plans the bounds of planners cover, to explain a figure above a bound; "" where there is none.
+
+    Shared: what one planner proves counts for all.
+    """
+    covers: dict[str, dict[str, None]] = {}
+    for name, one in outcomes:
         if isinstance(one, Result):
-            covers.setdefault(one.bounded, []).append(name)
-    if len(covers) < 2:
-        return "".join(f"{figure}: to the bound on {plans}" for plans in covers)
-    return f"{figure}: to the bound on " + ", on ".join(f"{plans} ({', '.join(by)})" for plans, by in covers.items())
+            covers.setdefault(one.bounded, {})[name] = None
+    times = Counter(name for names in covers.values() for name in names)
+    parts = [
+        plans if len(covers) < 2 else f"{plans} ({', '.join(f'{by} in part' if times[by] > 1 else by for by in names)})"
+        for plans, names in covers.items()
+    ]
+    bound = "the largest bound that any of these planners proves" if shared and len(times) > 1 else "the bound"
+    return f"{figure}: to {bound} on {', on '.join(parts)}" if parts else ""
 
 
 def kinds_of_gaps(rows: Iterable[Mapping[str, Any]]) -> str:

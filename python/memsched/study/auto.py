@@ -285,10 +285,14 @@ def _none_found(
         if isinstance(problem, Chain) and (host := device.host_memory) is not None:
             said += f", and more where what must leave exceeds host_memory = {exact_bytes(host)}"
         return InfeasibleError(said, nearest.min_memory)
+    if proof is not None and not isinstance(problem, GraphFamily):  # the last part of which is how much is enough
+        name = next((name for name, one in infeasible.items() if one is nearest), "the plain run")
+        most = told_bytes(nearest.min_memory, unit, problem, up=True)
+        return InfeasibleError(
+            f"{str(proof).rpartition('; ')[0]}; {name}, which comes nearest, needs at least {most}", nearest.min_memory
+        )
     said = f"that there is none is proven only below {needs}, which one op alone needs"
-    if proof is not None and not isinstance(problem, GraphFamily):
-        said = str(proof)
-    elif not isinstance(problem, GraphFamily) and math.isinf(recompute_bound(graph_of(problem), device)):
+    if not isinstance(problem, GraphFamily) and math.isinf(recompute_bound(graph_of(problem), device)):
         said = "that there is none is proven by the lower bound"
     said += "; the one that comes nearest: " + str(nearest).replace(f" for '{problem.name}' in {budget}", "")
     if seconds and (late := [name for name, one in found.items() if isinstance(one, LimitError)]):

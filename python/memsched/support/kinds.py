@@ -24,6 +24,9 @@ SQLITE = b"SQLite format 3\0"
 STAGES, BUFFERS = "a table of stages", "a list of buffers"
 _TABLES = {  # what has all of some columns, and what reads it
     ("forward_time", "backward_time"): f"{STAGES}, which Chain.from_csv and `memsched plan` read",
+    ("problem", "planner", "memory_bytes"): (
+        "the figures of a sweep or a comparison, which spreadsheets read; `memsched report` reads the store of a sweep"
+    ),
     ("lower", "size"): f"{BUFFERS}, which read_buffers and `memsched place` read",
     ("start", "size"): f"{BUFFERS}, which read_buffers and `memsched place` read",
 }

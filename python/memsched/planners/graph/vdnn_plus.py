@@ -48,7 +48,7 @@ def _least_from(family: GraphFamily, number: int, memory: int, needs: Callable[[
     return found
 
 
-@Planner("the same on sub-batches", needs=least_memory, problems=("graph",))
+@Planner("vDNN++: as vdnn_sync, on sub-batches", needs=least_memory, problems=("graph",))
 def vdnn_plus(
     problem: Problem, M: Quantity | None = None, beta: Quantity | None = None, *, device: Device | None = None
 ) -> Result:

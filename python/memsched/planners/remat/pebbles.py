@@ -5,7 +5,7 @@ from __future__ import annotations
 from memsched import _core
 from memsched._core import Device
 from memsched.errors import InfeasibleError, LimitError
-from memsched.planners.call import begin
+from memsched.planners.call import begin, no_link, without_link
 from memsched.planners.entry import Planner
 from memsched.problems.problem import Problem, graph_of, least_memory, peak_of
 from memsched.result import Result
@@ -80,8 +80,10 @@ def pebbles(
         return call.result({"states": states, "seen": seen}, schedule)
     where = f"'{graph.name}' in {call.budget}"
     if proven:
+        alone = without_link(call.device, peak_of(graph))
+        how = f"{no_link(problem)}, however much is recomputed" if alone else "with any transfers and recomputation"
         raise InfeasibleError(
-            f"there is no plan for {where}, with any transfers and recomputation: all {seen} states were searched; "
+            f"there is no plan for {where}, {how}: all {seen} states were searched; "
             f"on any device {call.told(peak_of(graph))} is enough",
             peak_of(graph),
         )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from memsched.errors import visible
+from memsched.errors import InvalidInputError, visible
 from memsched.problems.bounds import alike
 from memsched.problems.family import count_rounds
 from memsched.problems.problem import name_of, short_stage_of
@@ -203,6 +204,8 @@ def plot(result: Planned, path: str | os.PathLike[str] | None = None) -> Figure:
     >>> [axes.get_ylabel() for axes in figure.axes]
     ['', 'memory (bytes)']
     """
+    if isinstance(result, Mapping | list | tuple):
+        raise InvalidInputError("plot draws one Result; write_report takes several, and Comparison.plot compares them")
     result = checks.kind("result", results_in(result), Result)
     with drawing(path, unit_of(result)) as figure:
         bars = intervals(result)

@@ -138,8 +138,8 @@ def footnote(rows: Sequence[Row]) -> str:
         return ""
     told = f"{', '.join(names[:-1])} and {names[-1]} are" if len(names) > 1 else f"{names[0]} is"
     return (
-        f"{told} slower with more memory at some points: each point is a search of its own, and plans for less memory "
-        "run there, too."
+        f"{told} slower with more memory at some points: each point is a search of its own, and plans for less memory, "
+        "or a slower link, run there, too."
     )
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from memsched._core import Chain
 from memsched.planners.registry import not_asked
-from memsched.problems.bounds import covered
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import name_of
 from memsched.result import Result
@@ -21,7 +20,7 @@ from memsched.show.report.summary import Summary, described_link, summarize, til
 from memsched.show.report.tables import Column, Table
 from memsched.show.report.tensors import FATES, TensorUse, tensor_uses
 from memsched.show.text import Number, Text, counted, joined, text
-from memsched.show.words import unasked
+from memsched.show.words import held_against, unasked
 from memsched.study.feature_maps import CLASSES, classes_by_kind
 
 _FATES = {
@@ -149,7 +148,7 @@ def _plan(at: int, result: Result, summary: Summary, uses: list[TensorUse], stud
         # The ops of a chain are all of one kind.
         "kinds": None if isinstance(result.problem, Chain) else _kind_table(f"kinds-{at}", result),
         "planners": planners,
-        "planners_note": (_planners_note(result),),
+        "planners_note": (_planners_note(result, study),),
         "frontier_note": "" if study is None else footnote(study.curves),
     }
 
@@ -160,14 +159,12 @@ def _round_note(result: Result, summary: Summary) -> str:
     return " Of a plan in rounds, the first round is shown." if summary.rounds > 1 else ""
 
 
-def _planners_note(result: Result) -> str:
-    cut = result.problem, result.schedule.chunk
+def _planners_note(result: Result, study: Study | None) -> str:
+    outcomes = {} if study is None else study.outcomes
     others = unasked({name: why for name, why in not_asked(result.problem).items() if name != result.planner})
     not_run = f" Not asked: {'; '.join(others)}." if others else ""
     return (
-        "With the same memory and link. “gap” is how far the makespan is above the lower bound for the "
-        f"planner's kind of plans: those that recompute are compared with {covered(*cut, 'all')}, others with "
-        f"{covered(*cut, 'once')}."
+        f"With the same memory and link. {held_against('gap', [(result.planner, result), *outcomes.items()])}."
         f"{_batch_note(result)}{not_run}"
     )
 
