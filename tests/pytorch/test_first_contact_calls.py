@@ -230,7 +230,7 @@ def test_a_budget_that_is_too_small_is_told_in_its_unit(budget: Any, told_as: st
         assert said.count("too small") == 1
         assert said.count("did you mean") == (budget == 40)
         assert f"the budget of {told_as}" in said
-        assert f" {unit if unit != 'MiB' else 'KiB'} of it held by the caller; give that or more, a smaller" in said
+        assert f" {unit if unit != 'MiB' else 'KiB'} of it resident; give that or more, a smaller" in said
         assert f"{unit} ({caught.value.min_memory:,} bytes), " in said
         assert plan(model, args, budget=caught.value.min_memory, bandwidth=0)
 

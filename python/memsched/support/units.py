@@ -94,7 +94,8 @@ def _bytes_of(text: str, what: str, forms: str) -> Bytes:
     if unit == "%":
         raise _refuse(what, text, "a percentage, which only the memory of a call with a problem may be", forms)
     if scale is None:
-        raise _refuse(what, text, f"whose unit {unit!r} is not one of {_UNITS}", forms)
+        meant = f" (did you mean {text.strip()}B?)" if _scale(f"{unit}B") else ""
+        raise _refuse(what, text, f"whose unit {unit!r} is not one of {_UNITS}{meant}", forms)
     if scale == 1 and amount.denominator != 1:
         raise _refuse(what, text, "which is not a whole number of bytes", forms)
     units = BINARY if "i" in unit.lower() else DECIMAL

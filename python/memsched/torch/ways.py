@@ -14,7 +14,7 @@ from memsched._core import Device, Graph
 from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.problems.budget import warn_if_slow
 from memsched.study.auto import Say
-from memsched.study.fit import LARGER, OFFLOADED, UPDATED, Fit, Steady, Way
+from memsched.study.fit import LARGER, MICRO, OFFLOADED, UPDATED, Fit, Steady, Way
 from memsched.support.formats import counted, format_seconds
 from memsched.support.units import parse_bytes
 from memsched.torch.batches import (
@@ -231,9 +231,9 @@ class Asked:
                 part, whole = self.steady(size, k), self.steady(self._own)
                 need = part.peak_memory + whole.inputs - part.inputs + self._beside  # all parts are on the device
                 if need > self._memory:  # its time does not count
-                    found = [self._way(f"{k} micro-batches", need, math.nan, note)]
+                    found = [self._way(f"{k} {MICRO}", need, math.nan, note)]
                 else:
-                    return [self._way(f"{k} micro-batches", need, k * self._seconds(size), note)]
+                    return [self._way(f"{k} {MICRO}", need, k * self._seconds(size), note)]
             except OtherSizeError:  # such as a normalisation of one sample
                 break
         return found

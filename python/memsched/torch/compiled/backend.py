@@ -42,7 +42,6 @@ from memsched.torch.compiled.wrapper import around
 from memsched.torch.errors import CaptureError
 from memsched.torch.optimizer_state import is_strange
 
-_CHECKED = 2  # calls of each graph, until it is known what the optimiser trains
 _TRAINING: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # those that train something that is compiled
 
 
@@ -163,37 +162,47 @@ def _called(
 ) -> Callable[..., Any]:
     """What runs a graph: the direct call, where there is one and nothing is around it that it does not know."""
 
-    calls = 0 if isinstance(optimizer, torch.optim.Optimizer) else _CHECKED
+    checked = not isinstance(optimizer, torch.optim.Optimizer)
 
     def call(*args: Any) -> Any:
-        nonlocal calls
-        if calls < _CHECKED:  # the parameters are known now
-            calls += 1
-            _check_optimizer(optimizer, args, first=calls == 1)
+        nonlocal checked
         if direct and torch.is_grad_enabled() and not saving_is_hooked():
-            return direct[0](*args)
-        results = planned(*args)
-        for unit in units:
-            watch_gradients(results, unit.arriving)
+            results = direct[0](*args)
+        else:
+            results = planned(*args)
+            for unit in units:
+                watch_gradients(results, unit.arriving)
+        if not checked:  # the parameters are known now
+            checked = _check_optimizer(optimizer, args, results)
         return results
 
     return call
 
 
-def _check_optimizer(optimizer: torch.optim.Optimizer, args: Sequence[Any], *, first: bool) -> None:
-    """Once all graphs of a step have run, and one runs again, tell that the optimiser trains nothing of any."""
-    if first:
-        own = [one for one in args if isinstance(one, torch.nn.Parameter) and one.requires_grad]
-        if not is_strange(optimizer, own, all_of_model=False):
-            _TRAINING.add(optimizer)
-    elif optimizer not in _TRAINING:
+def _check_optimizer(optimizer: torch.optim.Optimizer, args: Sequence[Any], results: Sequence[Any]) -> bool:
+    """Once all graphs of a step have run, and a backward begins, tell that the optimiser trains nothing of any.
+
+    Returns whether a backward may begin.
+    """
+    own = [one for one in args if isinstance(one, torch.nn.Parameter) and one.requires_grad]
+    if not is_strange(optimizer, own, all_of_model=False):
+        _TRAINING.add(optimizer)
+
+    def tell(_: Sequence[Any]) -> None:
+        if optimizer in _TRAINING:
+            return
         _TRAINING.add(optimizer)  # told once
         warnings.warn(
             f"optimizer is {type(optimizer).__name__}, which trains no parameter of what is compiled: was it built for "
-            "another model? Its state is counted",
+            "another model, or a copy of it? Its state is counted",
             UserWarning,
-            stacklevel=3,
+            stacklevel=2,
         )
+
+    nodes = [one.grad_fn for one in results if isinstance(one, torch.Tensor) and one.grad_fn is not None]
+    for node in nodes[:1]:
+        node.register_prehook(tell)
+    return bool(nodes)
 
 
 def _offloads(options: Options) -> bool:

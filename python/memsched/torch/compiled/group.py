@@ -36,7 +36,7 @@ from memsched.torch.compiled.private import in_backward, saving_is_hooked
 from memsched.torch.compiled.sizes import NO_LOSS, LossBytes
 from memsched.torch.compiled.spans import Spanned, spanned
 from memsched.torch.compiled.unit import Unit, Version, distinct
-from memsched.torch.compiled.unplanned import UnplannedWarning
+from memsched.torch.compiled.unplanned import UnplannedWarning, over_budget_at_first
 from memsched.torch.compiled.updates import Updates
 from memsched.torch.compiled.watch import Watch
 from memsched.torch.optimizer_state import kind_of_state
@@ -327,8 +327,7 @@ class Group:
         plan = step.plan
         followed = [unit.versions[call.version] for unit, call in zip(units, calls, strict=True)]
         if step.exceeded(followed, taken):
-            said = "the last step exceeded the budget, as its graphs were planned one by one when they first ran "
-            warnings.warn(said + "together; one plan spans them from now on", UnplannedWarning, stacklevel=2)
+            warnings.warn(over_budget_at_first(), UnplannedWarning, stacklevel=2)
         self._spanned = {one: known for one, known in self._spanned.items() if known.alive and one != path}
         alike = {one: known for one, known in self._spanned.items() if one[0] == path[0]}
         for tried in (plan, *(step.with_less(self.options, share) for share in _SHARES if alike)):

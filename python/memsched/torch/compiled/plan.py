@@ -223,7 +223,7 @@ def too_small(graph: Graph, memory: int, reason: str, needed: int, gradients: in
     little = f": of the {format_bytes(most, unit)} with everything kept next to nothing can be saved"
     return InfeasibleError(
         f"the budget of {told_memory(memory, unit, graph)} is too small for the step: {reason} {enough}, {held} of it "
-        "held by the caller; give that or more, a smaller batch, or micro-batches"
+        "resident; give that or more, a smaller batch, or micro-batches"
         + (little if _MUCH * most < needed <= most else ""),
         needed,
     )

@@ -15,7 +15,7 @@ from torch import fx
 from torch._subclasses import FakeTensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from memsched.torch.compiled.private import saving_is_hooked, takes_no_hooks, with_plain_checkpoints
+from memsched.torch.compiled.private import graph_breaks, saving_is_hooked, takes_no_hooks, with_plain_checkpoints
 from memsched.torch.errors import CaptureError
 from memsched.torch.nests import memory_of
 
@@ -42,6 +42,17 @@ def warn_unplanned(said: str) -> None:
         f"a part of the model runs without a plan, and may need more memory than the budget: {said}",
         UnplannedWarning,
         stacklevel=3,
+    )
+
+
+def over_budget_at_first() -> str:
+    """What to say of the first step of several graphs, and why there are several."""
+    reasons = [*graph_breaks()][:1]
+    why = "".join(f" (PyTorch breaks it: {one})" for one in reasons)
+    return (
+        "the last step exceeded the budget, as its graphs were planned one by one when they first ran together; one "
+        "plan spans them from now on. The model is captured in several graphs"
+        f"{why}; TORCH_LOGS=graph_breaks tells where"
     )
 
 
