@@ -12,6 +12,7 @@ import pytest
 
 import memsched as ms
 from memsched.show.words import held_against
+from memsched.study.fit import Fit, Steady, Way
 
 MB = 10**6
 REAL = "resnet18-224-b32"
@@ -202,3 +203,23 @@ def test_a_list_for_a_quantity_is_told_the_texts() -> None:
         ms.plan(chain, "40%", ["12GB/s"])  # type: ignore[arg-type]  # on purpose
     with pytest.raises(ms.InvalidInputError, match=r"capacity is \['1KiB'\].*; write 8GiB"):
         ms.place([ms.Buffer(0, 1, 8)], capacity=["1KiB"])  # type: ignore[arg-type]  # on purpose
+
+
+def test_what_fits_and_leaves_the_loop_as_it_is_comes_first() -> None:
+    """Micro-batches were recommended for a part of a percent, and for what was measured while others had the cores."""
+
+    def told(recompute: float, *, doubted: bool = False) -> str:
+        steady = Steady(
+            parameters=1, buffers=0, inputs=1, optimizer=0, gradients=1, peak_forward_backward=9, peak_update=0
+        )
+        ways = [
+            Way(name="plain", fits=False, peak_memory=9000, makespan=1.0),
+            Way(name="recompute", fits=True, peak_memory=5000, makespan=recompute),
+            Way(name="2 micro-batches", fits=True, peak_memory=5000, makespan=1.0),
+        ]
+        return Fit(name="n", memory=6000, times="t", steady=steady, ways=tuple(ways), doubted=doubted).next_step
+
+    assert told(1.04).startswith("recompute: torch.compile(")
+    assert told(1.2) == "split the batch into 2 parts, add up the gradients of loss / 2, and step once for all"
+    assert told(9.0, doubted=True).startswith("recompute: torch.compile(")
+    assert "which way is the fastest is not known" in told(9.0, doubted=True)

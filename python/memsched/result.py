@@ -337,7 +337,10 @@ def _check_same(name: str, said: npt.NDArray[Any], value: npt.NDArray[Any], slac
     if not same.all():
         k = int(np.argmin(same))
         where = f"{name}[{k}]" if len(said) > 1 else name
-        raise ScheduleError(f"{where} of the timeline is {said[k]}, the schedule gives {value[k]}; plan again")
+        unit = " bytes" if exact else " s"
+        raise ScheduleError(
+            f"{where} of the timeline is {said[k]}{unit}, the schedule gives {value[k]}{unit}; plan again"
+        )
 
 
 def _placement(document: Document, read: Document) -> Placement:

@@ -235,4 +235,4 @@ def test_where_checkpoints_fit_a_plan_that_keeps_more_is_told() -> None:
     assert planned.makespan is not None
     assert planned.makespan < 0.9 * plain.makespan
     assert planned.peak_memory > plain.peak_memory
-    assert found.next_step.startswith("train as it is; or, without the model's own checkpoints, recompute, the fastest")
+    assert found.next_step.startswith("train as it is; or, without the model's own checkpoints, recompute: ")

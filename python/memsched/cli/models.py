@@ -13,7 +13,10 @@ from memsched.problems.specs import AUTOCASTS
 USUAL = "By default usual ones, batch 8."
 
 model_option = click.option(
-    "--model", required=True, metavar="SPEC", help="torchvision:NAME, timm:NAME, transformers:TYPE or FILE.py:FUNCTION."
+    "--model",
+    required=True,
+    metavar="SPEC",
+    help="torchvision:NAME, timm:NAME, transformers:TYPE, FILE.py:FUNCTION or MODULE:FUNCTION.",
 )
 autocast_option = click.option(
     "--autocast",

@@ -43,7 +43,7 @@ def recomputed(ops: int, seconds: float) -> Text:
 def time_of(way: Way) -> str:
     """The time of a way to run a training step, and whether it fits."""
     time = "" if way.makespan is None else format_seconds(way.makespan)
-    return time if way.fits else f"{time} if it fit" if time else "does not fit"
+    return time if way.fits else f"{time} if it fit" if time else "at least, does not fit"
 
 
 def bounded(result: Result) -> Text:

@@ -109,6 +109,8 @@ class Fit(Drawn, Tabular):
         What is not counted.
     with_loss : bool
         Whether a loss outside of the model was given, and counts.
+    doubted : bool
+        Whether the seconds were measured while others had the cores.
     """
 
     name: str
@@ -118,6 +120,7 @@ class Fit(Drawn, Tabular):
     ways: tuple[Way, ...]
     assumed: tuple[str, ...] = ()
     with_loss: bool = False
+    doubted: bool = False
 
     @property
     def fits(self) -> bool:
@@ -161,10 +164,12 @@ class Fit(Drawn, Tabular):
             timed = [one for one in fitting if one.name != OFFLOADED] or fitting
             best, *others = sorted(timed, key=lambda one: one.makespan or 0.0)
             if best.name.endswith(MICRO):  # which change the loop, and not only the model
-                alike = (one for one in others if _FASTER * (one.makespan or 0.0) <= (best.makespan or 0.0))
+                worth = 0.0 if self.doubted else _FASTER
+                alike = (one for one in others if worth * (one.makespan or 0.0) <= (best.makespan or 0.0))
                 best = next((one for one in alike if not one.name.endswith(MICRO)), best)
             note = f" ({best.note})" if best.note else ""
-            return _how(best.name, self) + note + self._lacking(best.name)
+            doubt = "; which way is the fastest is not known: see below on the times" if self.doubted else ""
+            return _how(best.name, self) + note + doubt + self._lacking(best.name)
         least = min(self.ways, key=lambda one: one.peak_memory)
         needed = exact_bytes(least.peak_memory, unit_written(self.memory), up=True)
         how = " (memsched.torch.plan_step(.., update=True))" if least.name == UPDATED else ""

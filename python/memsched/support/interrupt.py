@@ -102,7 +102,7 @@ def optional(module: str, missing: Exception) -> Any:
     try:
         with Interrupts():  # a package that is imported by half cannot be imported again
             return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise missing from error
+    except ModuleNotFoundError:
+        raise missing from None  # which says what to install
     except (ImportError, ValueError) as error:  # no memory to map it; or MPLBACKEND names what matplotlib does not know
         raise type(missing)(f"{module} is installed but cannot be imported: {error}") from error

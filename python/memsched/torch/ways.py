@@ -34,6 +34,7 @@ from memsched.torch.compiled.look import Look, Loss, device_of, look
 from memsched.torch.compiled.options import Options, device_for
 from memsched.torch.compiled.plan import Timed, costs_in, timed
 from memsched.torch.compiled.private import without_logs
+from memsched.torch.compiled.times import disturbed
 from memsched.torch.compiled.update_checks import updates_of
 from memsched.torch.compiled.updates import How
 from memsched.torch.errors import CaptureError
@@ -109,6 +110,7 @@ class Asked:
             name=f"{type(self._model).__name__} on {self._shapes()}",
             memory=self._memory,
             times=times,
+            doubted=disturbed(times),
             steady=self.steady(own),
             ways=tuple(ways),
             assumed=(*self._not_given(), *held, *self._unfound),
@@ -214,7 +216,7 @@ class Asked:
             result = plan_within(graph, device, self._options.time_limit)
         except InfeasibleError:
             return self._way(UPDATED, max(least(graph, device), self._memory + 1), math.nan)
-        note = f"{format_seconds(seconds)} of it are updates, one parameter at a time, which other times leave out"
+        note = f"{format_seconds(seconds)} of it are updates, counted as passes over memory; other times have none"
         return self._way(UPDATED, result.peak_memory, result.makespan, note)
 
     def _accumulated(self) -> list[Way]:
