@@ -120,7 +120,7 @@ class _Known:
             try:
                 with _disable_current_modes():
                     found = func(*args, **{**kwargs, **({"device": "cpu"} if "device" in kwargs else {})})
-            except RuntimeError:  # not on a CPU
+            except (RuntimeError, TypeError, ValueError):  # not on a CPU, or of memory that has none
                 return self._forget(given)
             for one, numbers in zip(pytree.tree_leaves(results), pytree.tree_leaves(found), strict=True):
                 if one is not None:
