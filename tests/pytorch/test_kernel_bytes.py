@@ -87,6 +87,10 @@ def test_a_look_and_a_step_count_the_same_results(name: str) -> None:
     assert mt.plans()[-1].peak_memory == seen
 
 
+def _nbytes(one: Any) -> int:
+    return int(one.nbytes if isinstance(one, torch.Tensor) else one)
+
+
 class _Scratch(TorchDispatchMode):
     """What each operation allocates and gives back: by PyTorch's profiler, and as counted."""
 
@@ -100,8 +104,7 @@ class _Scratch(TorchDispatchMode):
         assert told.profiler is not None
         events = [one.nbytes() for one in told.profiler.kineto_results.events() if one.name() == "[memory]"]
         held = list(itertools.accumulate(events, initial=0))
-        sizes = lambda one: int(one) if not isinstance(one, torch.Tensor) else one.nbytes  # noqa: E731
-        counted = scratch_bytes(func, args, kwargs or {}, sizes)
+        counted = scratch_bytes(func, args, kwargs or {}, _nbytes)
         self.found.append((str(func), max(held) - held[-1], counted))
         return out
 

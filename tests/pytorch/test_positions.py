@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -77,9 +78,9 @@ def _program(seed: int) -> Program:
     return run
 
 
-def _refused(run: Callable[[], object]) -> bool:
+def _refused(run: Callable[[Any], object], given: Any) -> bool:
     try:
-        run()
+        run(given)
     except (IndexError, RuntimeError):
         return True
     return False
@@ -101,10 +102,24 @@ def test_refused_exactly_where_pytorch_refuses(how: Callable[[Program], object])
     refused = 0
     for seed in range(150):
         program = _program(seed)
-        expected = _refused(lambda program=program: program(torch.ones(1)))  # type: ignore[misc]
+        expected = _refused(program, torch.ones(1))
         refused += expected
-        assert _refused(lambda program=program: how(program)) == expected, seed  # type: ignore[misc]
+        assert _refused(how, program) == expected, seed
     assert 30 < refused < 120
+
+
+def test_results_of_which_parts_are_read_or_none() -> None:
+    """Where nobody read any part, there was an error of our own."""
+
+    def program(given: torch.Tensor) -> torch.Tensor:
+        return given.new_ones(5, 3)[torch.arange(6).split(2)[2]]
+
+    graph = make_fx(program, tracing_mode="fake")(torch.ones(1)).graph
+    (made,) = graph.find_nodes(op="call_function", target=torch.ops.aten.arange.default)
+    with graph.inserting_after(made):
+        graph.call_function(torch.ops.aten.sort.default, (made,)).meta["val"] = torch.arange(6).sort()
+    with pytest.raises(IndexError, match="of 5 rows is asked for row 5"):
+        check_positions(graph)
 
 
 def test_positions_that_depend_on_data_are_not_judged() -> None:

@@ -425,7 +425,10 @@ def test_where_it_does_not_fit_the_next_step_is_told() -> None:
         assert found.next_step.startswith(f"{best.name}: torch.compile(")
         assert f'{{"budget": {written}, "optimizer": optimizer' in found.next_step
     alone = fit(model, args, memory=needed * 3 // 4, device="v100:pcie3", largest=False).next_step
-    loss: Any = lambda out: out.square().mean()  # noqa: E731
+
+    def loss(out: torch.Tensor) -> torch.Tensor:
+        return out.square().mean()
+
     lossy = fit(model, args, memory=needed * 3 // 4, device="v100:pcie3", largest=False, loss=loss)
     assert lossy.with_loss
     assert f"memsched.torch.plan(model, args, loss=loss, budget={needed * 3 // 4}).apply(model)" in lossy.next_step

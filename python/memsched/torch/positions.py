@@ -77,8 +77,8 @@ def check_positions(graph: fx.Graph) -> None:
             continue
         known.check_read(node.target, node.args, lambda one: one.meta["val"].shape)
         value = node.meta.get("val")
-        several = {user.args[1]: user for user in node.users} if isinstance(value, (tuple, list)) else {}
-        results = [several.get(index) for index in range(len(value))] if several else node
+        parts = {user.args[1]: user for user in node.users if user.target is operator.getitem}
+        results = [*map(parts.get, range(len(value)))] if isinstance(value, (tuple, list)) else node
         known.follow_numbers(node.target, node.args, node.kwargs, results, value)
         for one in node.all_input_nodes:
             if last[one] is node:

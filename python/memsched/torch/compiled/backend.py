@@ -182,7 +182,7 @@ def _called(
 def _check_optimizer(optimizer: torch.optim.Optimizer, args: Sequence[Any], results: Sequence[Any]) -> bool:
     """Once all graphs of a step have run, and a backward begins, tell that the optimiser trains nothing of any.
 
-    Returns whether a backward may begin.
+    Returns whether it is known that it does, or told that it does not.
     """
     own = [one for one in args if isinstance(one, torch.nn.Parameter) and one.requires_grad]
     if not is_strange(optimizer, own, all_of_model=False):
@@ -200,9 +200,10 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, args: Sequence[Any], resu
         )
 
     nodes = [one.grad_fn for one in results if isinstance(one, torch.Tensor) and one.grad_fn is not None]
-    for node in nodes[:1]:
+    known = optimizer in _TRAINING
+    for node in nodes[: 0 if known else 1]:
         node.register_prehook(tell)
-    return bool(nodes)
+    return known
 
 
 def _offloads(options: Options) -> bool:
