@@ -17,10 +17,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 import memsched as ms
-from memsched.cli import inputs, show
+from memsched.cli import show
 from memsched.cli.app import command_line
 from memsched.planners.registry import PLANNERS
-from memsched.problems.machines import LINKS
+from memsched.problems.machines import DEFAULT_LINK_FROM, LINKS
 
 SMALL = "resnet18-224-b32"
 CHAIN = ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5], saved=[9, 5])
@@ -69,14 +69,18 @@ class TestLink:
         assert all(words in source for words in ("measured in the Euro-Par 2020 paper", "PCIe 3.0 x16"))
         for file in ("c.json", "g.json"):
             text = " ".join(run(f"plan {file} -m 24 -p selective").stdout.split())
-            assert f"12.2 GB/s, one direction at a time ({inputs.LINK_FROM})" in text
+            assert f"12.2 GB/s, one direction at a time (default: {DEFAULT_LINK_FROM})" in text
         document = json.loads(run("compare c.json -m 24 -p vdnn --json").stdout)
-        assert (document["bandwidth_from"], document["device"]["d2h"]) == (inputs.LINK_FROM, 12.2e9)
+        assert (document["bandwidth_from"], document["device"]["d2h"]) == (f"default: {DEFAULT_LINK_FROM}", 12.2e9)
         assert ms.plan(CHAIN, 29, planner="vdnn").device.d2h == 0
 
-    def test_sweeps_have_no_default(self) -> None:
-        Path("own.toml").write_text('problems = ["c.json"]\nplanners = ["greedy"]\nmemory = [24]\n')
-        assert "no bandwidth" in run("sweep own.toml -o t.csv", status=2).output
+    @pytest.mark.parametrize("more", ["", "[device]\nduplex = true\n", 'bandwidth = ["profile"]\n'])
+    def test_a_sweep_says_that_it_takes_the_default(self, more: str) -> None:
+        Path("own.toml").write_text('problems = ["c.json"]\nplanners = ["greedy"]\nmemory = [24]\n' + more)
+        outcome = run("sweep own.toml --json")
+        assert json.loads(outcome.stdout)["rows"][0]["bandwidth"] == 12.2e9
+        assert outcome.stderr.startswith("warning: chain has no link of its own")
+        assert DEFAULT_LINK_FROM in outcome.stderr
 
     def test_a_sweep_on_a_slow_link(self) -> None:
         Path("spec.toml").write_text(SPEC + "bandwidth = [12]\n")

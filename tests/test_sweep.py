@@ -86,6 +86,19 @@ def test_a_sweep_is_what_the_planners_say_point_by_point(jobs: int) -> None:
         assert all(row[key] is None for key in MEASURES if key not in known) or row["status"] == "planned"
 
 
+def test_rows_have_the_percentage_to_group_by(tmp_path: Path) -> None:
+    problems = ["resnet18-224-b32", ms.profiles.load("densenet121-224-b32")]
+    inputs: dict[str, Any] = {"planners": ["greedy"], "memory": ["0%", "12.5%", "40%", "100%", "1 GB"], "beta": 12e9}
+    swept, kept = (ms.sweep(problems, **inputs, store=store) for store in (None, tmp_path / "s.sqlite"))
+    for rows in (swept, kept, ms.read_store(tmp_path / "s.sqlite")):
+        percents = Counter(row["memory_percent"] for row in rows)
+        assert {one: count for one, count in percents.items() if count == 2} == {0: 2, 12.5: 2, 40: 2, 100: 2}
+        assert len(percents) == 6
+        assert set(rows.to_pandas()["memory_percent"]) == set(percents)
+    one = ms.sweep(ms.Chain([1], [1], [4, 4], [0, 4]), ["greedy"], memory=[20], beta=1)
+    assert one[0]["memory_percent"] is None  # nothing is saved: least and most are one
+
+
 def test_one_table_answers_all_memories_as_in_a_frontier() -> None:
     chain = ms.profiles.load("resnet34-224-b32")
     peak = ms.peak_memory(chain)
@@ -473,5 +486,5 @@ def test_a_shipped_graph_has_the_link_of_its_profile(name: str, link: float) -> 
         assert [row["bandwidth"] for row in ms.sweep(name, ["vdnn_sync"], memory=["100%"], beta=beta)] == [link]
     graph = ms.profiles.load_graph(name.removeprefix("graph:"))
     other = ms.Graph.from_json({**graph.to_json(), "resident": 5})
-    with pytest.raises(ms.InvalidInputError, match=r"has no provenance.link_bandwidth; give beta"):
-        ms.sweep(other, ["vdnn_sync"], memory=["100%"])
+    with pytest.warns(UserWarning, match=r"swept with 12\.2 GB/s, PCIe 3\.0 x16, .*; give a bandwidth for another"):
+        assert [row["bandwidth"] for row in ms.sweep(other, ["vdnn_sync"], memory=["100%"])] == [12.2e9]

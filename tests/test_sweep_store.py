@@ -239,9 +239,13 @@ def test_a_damaged_store_is_told(tmp_path: Path) -> None:
     ms.sweep(CHAIN, ["greedy"], memory=["50%"], beta=[8e9], store=path)
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.execute("UPDATE points SET options = '{'")
-        database.execute("UPDATE problems SET document = x'00'")
         database.commit()
     with pytest.raises(ms.StoreError, match="damaged: its point"):
+        ms.read_store(path)
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("UPDATE problems SET document = x'00'")
+        database.commit()
+    with pytest.raises(ms.StoreError, match="damaged: its problem"):
         ms.read_store(path)
     store = Store(path, read_only=True)
     with pytest.raises(ms.StoreError, match="damaged: its problem"):

@@ -123,7 +123,8 @@ class CommandGroup(click.Group):
         """Run a command and tell its errors."""
         try:
             with warnings.catch_warnings():
-                warnings.filterwarnings("always", message=r".*write the unit, such as 12GB/s")
+                for told in ("write the unit, such as 12GB/s", "give a bandwidth for another"):
+                    warnings.filterwarnings("always", message=f".*{told}")
                 warnings.showwarning = lambda message, *_, **__: warn(str(message))
                 return super().invoke(ctx)
         except click.ClickException as error:

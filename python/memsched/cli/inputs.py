@@ -22,7 +22,7 @@ from memsched.cli.usage import SIZE
 from memsched.errors import InvalidInputError, ScheduleError, shown
 from memsched.planners.registry import PLANNERS, planners_of
 from memsched.problems.budget import parse_memory, slowest, told_bytes, told_if_late, told_if_slow
-from memsched.problems.machines import LINKS, MACHINES
+from memsched.problems.machines import DEFAULT_LINK, DEFAULT_LINK_FROM, MACHINES
 from memsched.problems.modules import in_modules
 from memsched.problems.problem import Problem, altered, problem_from, simulate
 from memsched.result import Result
@@ -37,7 +37,6 @@ from memsched.validation.plan import validate as check_plan
 
 RESULTS, PLAN = ("memsched-result/1", "memsched-result/2"), "memsched-plan/1"
 TORCH = "memsched-torch-plan/2"  # has a result, which is all that commands need
-LINK, LINK_FROM = LINKS["pcie3"].bandwidth, "default: PCIe 3.0 x16, as measured in the Euro-Par 2020 paper"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +82,8 @@ class Machine:
             warn(told_if_late(problem, base.latency, f"the latency of '{self.device}'"))
         elif base is None:
             known = known_bandwidth(problem)
-            changes["d2h"] = changes["h2d"] = LINK if known is None else known
-            origin = LINK_FROM if known is None else "the profile's link_bandwidth"
+            changes["d2h"] = changes["h2d"] = DEFAULT_LINK.bandwidth if known is None else known
+            origin = f"default: {DEFAULT_LINK_FROM}" if known is None else "the profile's link_bandwidth"
         if self.host_memory is not None:
             changes["host_memory"] = parse_bytes(self.host_memory, "--host-memory")
         if self.latency is not None:

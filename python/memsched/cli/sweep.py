@@ -220,7 +220,7 @@ def sweep(
     problems = ["resnet101-224-b32", "gpt2-1024-b8"]
     planners = ["greedy", "rotor", "pofo"]      # by default all
     memory = {from = "0%", to = "100%", points = 50}
-    bandwidth = ["6GB/s", "12GB/s"]             # by default the profile's
+    bandwidth = ["6GB/s", "12GB/s"]             # by default the profile's, or 12.2GB/s
     [options.dynprog]
     slots = 200
 

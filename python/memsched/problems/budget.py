@@ -74,16 +74,29 @@ def memory_of(value: object, problem: Problem, what: str) -> Bytes:
 
 
 def memory_percent(memory: int, problem: Problem) -> float | None:
-    """The inverse of a percentage in `parse_memory`; None if min_memory equals peak_memory.
+    """The inverse of a percentage in `parse_memory`, up to two decimals as typed; None if min_memory is peak_memory.
 
     Examples
     --------
     >>> import memsched as ms
-    >>> memory_percent(18, ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 4, 4]))
-    50.0
+    >>> chain = ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 4, 4])
+    >>> memory_percent(18, chain), memory_percent(parse_memory("30%", chain), chain)
+    (50.0, 25.0)
+    >>> profile = ms.profiles.load("resnet18-224-b32")
+    >>> memory_percent(parse_memory("30%", profile), profile)
+    30.0
     """
     least, most = least_memory(problem), peak_memory(problem)
-    return None if most == least else 100 * (memory - least) / (most - least)
+    if most == least:
+        return None
+    above, span = memory - least, most - least
+    return _typed(above, span) or 100 * above / span
+
+
+def _typed(above: int, span: int) -> float | None:
+    """The percentage of at most two decimals that is this part of a span, rounded down to a whole byte; or None."""
+    ceilings = ((parts, -(-100 * above * parts // span)) for parts in (1, 10, 100))
+    return next((most / parts for parts, most in ceilings if most * span < 100 * (above + 1) * parts), None)
 
 
 def told_bytes(count: int, unit: str, problem: Problem, *, up: bool = False) -> str:
@@ -101,10 +114,8 @@ def told_bytes(count: int, unit: str, problem: Problem, *, up: bool = False) -> 
     least, most = least_memory(problem), peak_memory(problem)
     if most == least or count < least:
         return exact_bytes(count, up=up)
-    percent, byte = Fraction(100 * (count - least), most - least), Fraction(100, most - least)
-    above = (Fraction(math.ceil(percent * parts), parts) for parts in (1, 10, 100))
-    meant = next((one for one in above if one < percent + byte), None)  # percentages are rounded down to whole bytes
-    text = f"{float(meant or (math.ceil(100 * percent) / 100 if up else percent)):.2f}".rstrip("0").rstrip(".")
+    percent, typed = Fraction(100 * (count - least), most - least), _typed(count - least, most - least)
+    text = f"{float(typed or (math.ceil(100 * percent) / 100 if up else percent)):.2f}".rstrip("0").rstrip(".")
     return f"{text}% ({exact_bytes(count).replace(' (', ', ').rstrip(')')})"
 
 

@@ -85,6 +85,11 @@ LINKS: Mapping[str, Link] = MappingProxyType(
 )
 """The links by name. "nvlink" is NVLink 2 to the host, which only POWER9 machines have, not the links between GPUs."""
 
+DEFAULT_LINK = LINKS["pcie3"]
+"""The link of problems that know none, where one is needed and none is given."""
+
+DEFAULT_LINK_FROM = "PCIe 3.0 x16, as measured in the Euro-Par 2020 paper"
+
 
 def machine(text: str) -> tuple[Machine, Link]:
     """A machine and its link to the host, from a text such as "v100" or "h100:pcie4".

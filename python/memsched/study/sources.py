@@ -11,8 +11,11 @@ from pathlib import Path
 from memsched import profiles
 from memsched._core import Graph
 from memsched.errors import InvalidInputError, shown
-from memsched.problems.problem import Problem, problem_from, profile_link
+from memsched.problems.machines import DEFAULT_LINK, DEFAULT_LINK_FROM
+from memsched.problems.problem import Problem, name_of, problem_from, profile_link
+from memsched.support.arguments import tell
 from memsched.support.documents import read_document
+from memsched.support.formats import format_bandwidth
 
 PROBLEMS = ("memsched-chain/1", "memsched-graph/1", "memsched-family/1")
 _GPU = "v100"  # of a network by formula that names none
@@ -123,12 +126,13 @@ def known_bandwidth(problem: Problem) -> float | None:
     return profile_link(problem)
 
 
-def link_bandwidth(problem: Problem, remedy: str) -> float:
-    """The same; if there is none, the error says what to give: `remedy`."""
+def link_bandwidth(problem: Problem) -> float:
+    """The same; if there is none, that of the default machine, told by a warning."""
     found = known_bandwidth(problem)
     if found is None:
-        raise InvalidInputError(
-            f"no bandwidth: '{problem.name}' has no provenance.link_bandwidth; "
-            f"{remedy}, such as 12GB/s (inf: a free link, 0: no link)"
+        found = DEFAULT_LINK.bandwidth
+        tell(
+            f"{name_of(problem)} has no link of its own (provenance.link_bandwidth) and is swept with "
+            f"{format_bandwidth(found)}, {DEFAULT_LINK_FROM}; give a bandwidth for another (inf: a free link, 0: none)"
         )
     return found

@@ -63,8 +63,8 @@ def sweep(
     memory : int or str, or a sequence of them
         Budgets: bytes, "8GiB", or "40%" for that far from min_memory to peak_memory of each problem.
     beta : float or str, or a sequence of them, optional
-        Bandwidths: bytes per second, "12GB/s", "inf", or "profile" for the link of each profile. "profile" is the
-        default, unless `device` is given.
+        Bandwidths: bytes per second, "12GB/s", "inf", or "profile" for the link of each profile; of problems without
+        one that of PCIe 3.0 x16, 12.2 GB/s, with a warning. "profile" is the default, unless `device` is given.
     device : Device, optional
         Gives duplex, latency and host_memory; memory and beta override the rest.
     options : mapping, optional

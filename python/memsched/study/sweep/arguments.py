@@ -69,7 +69,7 @@ def read_devices(
         warn_if_slow(problem, slowest(base), "the device's link")
         links = [(base.d2h, base.h2d)]
     else:
-        speed = link_bandwidth(problem, "give beta")
+        speed = link_bandwidth(problem)
         links = [(speed, speed)]
     shared = fields_of(base or Device(1))
     # Without the units of the memories, which do not reach other processes: errors are the same everywhere.
@@ -79,7 +79,7 @@ def read_devices(
 
 def _speed(given: float | str, problem: Problem) -> float:
     by_profile = isinstance(given, str) and given == "profile"
-    return link_bandwidth(problem, "give a bandwidth") if by_profile else parse_bandwidth(given)
+    return link_bandwidth(problem) if by_profile else parse_bandwidth(given)
 
 
 def read_list(what: str, given: Sequence[float | str] | float | str) -> list[float | str]:

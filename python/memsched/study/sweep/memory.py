@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from memsched.problems.budget import memory_percent
 from memsched.study.sweep.points import Group, SweptProblem
 from memsched.study.sweep.rows import MEASURES, Row
 from memsched.support.documents import write_device
@@ -45,6 +46,7 @@ class Memory:
                 "problem": problem.name,
                 "planner": group.planner,
                 "memory": device.memory,
+                "memory_percent": memory_percent(device.memory, problem.problem),
                 "bandwidth": device.d2h,
                 "options": dict(group.options),
                 **_NOTHING,

@@ -16,6 +16,8 @@ from itertools import chain
 from typing import Any
 
 from memsched.errors import StoreError, shown
+from memsched.problems.budget import memory_percent
+from memsched.problems.problem import Problem, problem_from
 from memsched.study.sweep.points import Group, SweptProblem, known_keys
 from memsched.study.sweep.rows import MEASURES, Row, fault
 from memsched.study.sweep.store_file import (
@@ -221,8 +223,8 @@ class Store:
         by_key = {row["key"]: row for row in found}
         return [by_key[key] for key in keys if key in by_key]
 
-    def _problems(self) -> dict[str, tuple[str, float]]:
-        """Name and ideal time of each problem."""
+    def _problems(self) -> dict[str, tuple[str, float, Problem]]:
+        """Name and ideal time of each problem, and the problem."""
         found = {}
         for *facts, sealed in self._database.execute("SELECT key, name, source, ideal, seal FROM problems"):
             if seal(facts) != sealed:
@@ -231,15 +233,16 @@ class Store:
             known = isinstance(name, str) and isinstance(source, str | None)
             if not known or not isinstance(ideal, float) or not 0 <= ideal < math.inf:
                 raise damaged(self.path, f"its problem {facts[0]!r:.100} has values where none belong")
-            found[facts[0]] = (name, ideal)
+            found[facts[0]] = (name, ideal, problem_from(self.problem(facts[0])[1]))
         return found
 
-    def _row(self, values: tuple[Any, ...], problems: dict[str, tuple[str, float]]) -> Row:
+    def _row(self, values: tuple[Any, ...], problems: dict[str, tuple[str, float, Problem]]) -> Row:
         check_point(values, self.path)
         row: Row = dict(zip(POINT, values, strict=False))
         row["problem_key"] = row["problem"]
         try:
-            row["problem"], row["ideal"] = problems[row["problem"]]
+            row["problem"], row["ideal"], problem = problems[row["problem"]]
+            row["memory_percent"] = memory_percent(row["memory"], problem)
             row["options"], row["device"] = dict(_object(row["options"])), dict(_object(row["device"]))
         except KeyError as error:
             raise damaged(self.path, f"the problem of its point {row['key']} is missing") from error

@@ -16,13 +16,13 @@ from memsched.support.views import Columns, Drawn, Figures, needed
 
 # First what identifies a point, then its figures, then the rest.
 COLUMNS = (
-    *("problem", "planner", "memory", "bandwidth", "options", "status"),
+    *("problem", "planner", "memory", "memory_percent", "bandwidth", "options", "status"),
     *MEASURES,
     *("ideal", "device", "table_slots", "version", "finished", "problem_key", "key"),
 )
 _KINDS: dict[str, type] = {
     **{name: {"REAL": float, "INTEGER": int, "TEXT": str}[kind] for name, kind in MEASURES.items()},
-    **dict.fromkeys(("bandwidth", "ideal", "finished"), float),
+    **dict.fromkeys(("memory_percent", "bandwidth", "ideal", "finished"), float),
     **{"memory": int, "table_slots": int, "optimal": bool},
 }
 
@@ -86,13 +86,14 @@ class Sweep(Figures, Drawn):
     Attributes
     ----------
     rows : list of dict
-        One per point: problem (its name), planner, memory (bytes), bandwidth (bytes per second, to the host), options,
-        status ("planned", "infeasible" or "failed"); makespan, lower_bound, estimate, idle, recompute_time, runtime
-        (seconds), gap, optimal, bound_on ("all" plans are covered by lower_bound, or those that run each op "once"),
-        peak_memory, bytes_out, bytes_in (bytes), offloaded and recomputed (how many tensors and ops); min_memory
-        (bytes, of infeasible points), error (a sentence, of infeasible and failed points); ideal (seconds of
-        computation with enough memory), device, table_slots, version, finished (Unix time), problem_key, key. None if
-        a point has no such number.
+        One per point: problem (its name), planner, memory (bytes), memory_percent (the same as the percentage that
+        a budget may be, to group by), bandwidth (bytes per second, to the host), options, status ("planned",
+        "infeasible" or "failed"); makespan, lower_bound, estimate, idle, recompute_time, runtime (seconds), gap,
+        optimal, bound_on ("all" plans are covered by lower_bound, or those that run each op "once"), peak_memory,
+        bytes_out, bytes_in (bytes), offloaded and recomputed (how many tensors and ops); min_memory (bytes, of
+        infeasible points), error (a sentence, of infeasible and failed points); ideal (seconds of computation with
+        enough memory), device, table_slots, version, finished (Unix time), problem_key, key. None if a point has no
+        such number.
     claimed : bool
         Whether the rows were read from a file. Then the figures, bounds included, are claims of that file: only
         whether the figures of a row agree with each other is checked. `plan_again` plans a point anew.
