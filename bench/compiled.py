@@ -31,10 +31,10 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 import memsched as ms
 from memsched.torch.compiled import unit
+from memsched.torch.compiled.compiled_plan import CompiledPlan
 from memsched.torch.compiled.group import Group
 from memsched.torch.compiled.groups import group_of
 from memsched.torch.compiled.options import Options
-from memsched.torch.compiled.plan import CompiledPlan
 from memsched.torch.compiled.private import compile_joint, python_code
 from memsched.torch.meter import Meter
 

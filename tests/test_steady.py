@@ -104,6 +104,13 @@ def test_an_update_waits_for_the_copy_of_what_it_changes() -> None:
     assert run(text, {}).makespan == 5.0
 
 
+def test_a_copy_that_the_border_drops_is_read_before_another_is_made() -> None:
+    """The prefetch reads for 8 s what the next repetition's offload replaces in 1 s; the device copy is another one."""
+    machine = device(d2h=2.0, h2d=0.25, duplex=True)
+    text = "run F, offload a, run B, free a, prefetch a, free a, run U, free g"
+    assert run(text, {}, machine, budget=40).makespan == 9.0
+
+
 def test_memory_of_the_previous_repetition_is_waited_for() -> None:
     """B needs 10 bytes. With 18 it runs while m leaves; with 17 it waits, and so does the prefetch for B to end."""
     machine = device(d2h=4.0, h2d=8.0, duplex=True)

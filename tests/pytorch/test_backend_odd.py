@@ -16,8 +16,8 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from memsched.errors import InfeasibleError
+from memsched.torch.compiled.compiled_plan import CompiledPlan
 from memsched.torch.compiled.groups import plans
-from memsched.torch.compiled.plan import CompiledPlan
 from memsched.torch.compiled.unit import counted
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from pytorch import odd_models

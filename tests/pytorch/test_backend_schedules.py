@@ -14,7 +14,8 @@ from memsched import Device, Graph
 from memsched.errors import InfeasibleError
 from memsched.torch.compiled import copies
 from memsched.torch.compiled.as_graph import no_costs
-from memsched.torch.compiled.plan import CompiledPlan, _Problem
+from memsched.torch.compiled.compiled_plan import CompiledPlan
+from memsched.torch.compiled.plan import _Problem
 from memsched.torch.lanes import EmulatedLanes
 from pytorch.compiled_models import CASES
 from pytorch.test_compiled_models import assert_same, trained

@@ -8,6 +8,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -19,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from memsched.errors import MemschedError
+from memsched.result import Result
 from memsched.torch.compiled.groups import plans
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.compiled.wrapper import Around
@@ -59,6 +61,25 @@ def test_transforms_of_functions(transform: Any) -> None:
         return [found.detach(), *gradients(model)]
 
     compared(scenario, lambda: layers(4))
+
+
+def test_the_plan_that_was_followed_last_comes_last(tmp_path: Path) -> None:
+    """Of batches that come in turns; each plan says what it is for."""
+    model = layers(3)
+    run = torch.compile(model, backend="memsched", dynamic=False, options={"budget": "1GB"})
+    before = set(map(id, plans()))
+    for rows in (64, 48, 64, 48, 48, 64):
+        run(x(rows)).square().sum().backward()
+        last = plans()[-1]
+        assert last.inputs == (f"float32 {rows}x32",)
+        assert last.report().startswith(f"step on float32 {rows}x32: ")
+    assert len([one for one in plans() if id(one) not in before]) <= 4  # with and without gradients
+    assert "all is kept: the budget is enough for that" in last.report()
+    last.save(tmp_path / "plan.json")
+    assert Result.load(tmp_path / "plan.json").makespan == last.result.makespan
+    tight = torch.compile(layers(3), backend="memsched", options={"budget": "80%"})
+    tight(x()).square().sum().backward()
+    assert "all is kept" not in plans()[-1].report()
 
 
 class Counted(torch.autograd.Function):

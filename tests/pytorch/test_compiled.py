@@ -15,8 +15,9 @@ import torch
 from torch import nn
 
 from memsched.torch.compiled import copies
+from memsched.torch.compiled.compiled_plan import CompiledPlan
 from memsched.torch.compiled.groups import plans
-from memsched.torch.compiled.plan import CompiledPlan, _Problem
+from memsched.torch.compiled.plan import _Problem
 from memsched.torch.compiled.unit import counted
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.lanes import EmulatedLanes, Lanes, trial_lanes

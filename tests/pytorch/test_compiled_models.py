@@ -18,9 +18,9 @@ from torch.utils import _pytree as pytree
 
 from memsched.errors import InfeasibleError, MemschedError
 from memsched.torch.compiled import copies
+from memsched.torch.compiled.compiled_plan import CompiledPlan
 from memsched.torch.compiled.groups import plans
 from memsched.torch.compiled.options import read_options
-from memsched.torch.compiled.plan import CompiledPlan
 from memsched.torch.compiled.unit import counted
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.lanes import EmulatedLanes
@@ -391,7 +391,7 @@ def test_a_plan_for_each_state_of_the_gradients_keeps_the_budget() -> None:
             run(x).sum().backward()
         assert meter.peak + x.nbytes + sum(of_parameters) + sum(of_parameters[:having]) <= budget
     held = [plan.resident.gradients for plan in made_since(known)]
-    assert held[:2] == [0, sum(of_parameters[:8])]
+    assert {0, sum(of_parameters[:8])} <= set(held)
 
 
 def test_operations_with_effects_are_not_tried() -> None:

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from memsched.errors import MemschedError
-from memsched.torch.lanes import CudaLanes, Direction, pinned
+from memsched.torch.compiled import copies
+from memsched.torch.lanes import CudaLanes, Direction, EmulatedLanes, pinned
 from pytorch.fake_cuda import FakeCuda
 
 CPU = torch.device("cpu")
@@ -43,6 +44,18 @@ def test_a_copy_waits_and_is_recorded_on_its_own_stream(cuda: FakeCuda, way: Dir
     ]
     assert cuda.current.name == "compute"
     assert (host if way == "out" else device)[0] == (1 if way == "out" else 2)
+
+
+def test_what_is_not_known_of_gpus_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cuda")
+    monkeypatch.setitem(copies._TRAFFIC, device, copies.Traffic(EmulatedLanes()))
+    copies._tell_of_bits.cache_clear()
+    copies.expect(device, 0)
+    copies.expect(CPU, 8)
+    with pytest.warns(UserWarning, match="a plan offloads on a GPU, .*verify"):
+        copies.expect(device, 8)
+    copies.expect(device, 9)
+    assert copies.traffic_on(device).most == 9
 
 
 def test_now_and_wait_are_on_the_compute_stream(cuda: FakeCuda) -> None:

@@ -13,8 +13,8 @@ from test_compiled_models import made_since
 from torch import nn
 
 from memsched.errors import InfeasibleError
+from memsched.torch.compiled.compiled_plan import CompiledPlan
 from memsched.torch.compiled.groups import plans
-from memsched.torch.compiled.plan import CompiledPlan
 from memsched.torch.compiled.unplanned import UnplannedWarning
 
 pytestmark = [

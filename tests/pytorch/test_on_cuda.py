@@ -29,7 +29,10 @@ from memsched.torch.meter import Meter
 from memsched.torch.trial import Step, first_difference, trial_step
 from pytorch.test_compiled import CASES, Block
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is here")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is here"),
+    pytest.mark.filterwarnings("ignore:a plan offloads on a GPU"),
+]
 MB = 1 << 20
 QUICK: dict[str, Any] = {"time_limit": 1.0}
 

@@ -68,7 +68,7 @@ def fit(
     """Say whether a PyTorch model fits a GPU, and what makes it fit.
 
     \b
-    memsched fit --model transformers:gpt2 --input 8x1024:int --optimizer adamw --device h100 --memory 8GB
+    memsched fit --model transformers:gpt2 --input 8x1024:int --optimizer adamw --device h100 --memory 8GiB
     memsched fit --model torchvision:resnet50 --input 64x3x224x224 --optimizer "sgd?momentum=0.9" --device t4
 
     No GPU is needed, and no memory for the weights: bytes are counted on tensors without data, times are modelled.

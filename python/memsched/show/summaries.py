@@ -235,7 +235,7 @@ def _frontier(found: Frontier) -> Table:
 def _fit(found: Fit) -> Table:
     rows: list[tuple[str, ...]] = []
     for one in found.ways:
-        largest = [] if not found.searched else [""] if one.largest is None else [str(one.largest)]
+        largest = [] if not found.searched else ["not sought"] if one.largest is None else [str(one.largest)]
         spare = one.note == LARGER  # what it needs for this batch is of no use
         rows.append((one.name, *(("", "") if spare else (format_bytes(one.peak_memory), time_of(one))), *largest))
     verdict = "fit" if found.fits else "do not fit"

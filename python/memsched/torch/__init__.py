@@ -19,8 +19,8 @@ from memsched.torch.profile import profile
 if TYPE_CHECKING:
     from memsched.torch.arena.served import Arena
     from memsched.torch.compiled.as_graph import Resident
+    from memsched.torch.compiled.compiled_plan import CompiledPlan
     from memsched.torch.compiled.groups import plans
-    from memsched.torch.compiled.plan import CompiledPlan
     from memsched.torch.model_plan import TorchPlan, plan
     from memsched.torch.preflight import fit
     from memsched.torch.step_plan import StepPlan

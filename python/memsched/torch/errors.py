@@ -100,6 +100,7 @@ def _check_trained(model: Any, inputs: Any) -> None:
         raise InvalidInputError(f"{type(model).__name__} trains nothing: {why}; {remedy}") from None
 
 
+INSTEAD = 'let it be planned while it trains: model.compile(backend="memsched", options={"budget": ...})'
 _OURS, _TORCH = (str(Path(one).parent) + os.sep for one in (str(Path(__file__).parent), torch.__file__))
 # Our functions that call a model, its loss or its backward.
 _CALLS = re.compile(r"_looked_at|_loss_bytes|_learn|_take|backward_aside|trial_step|(forward|step)_\d+", re.ASCII)
@@ -138,6 +139,14 @@ def line_of(error: BaseException) -> str:
     roots = [os.path.abspath(one) + os.sep for one in (os.curdir, *sys.path)]
     name = min((last.filename.removeprefix(root) for root in roots), key=len, default=last.filename)
     return f" ({name}, line {last.lineno}: {last.line})"
+
+
+def looks_at_values(model: Any, error: Any) -> CaptureError:
+    """The error of a model that reads a tensor, of an error of PyTorch about an operation on one without data."""
+    return CaptureError(
+        f"{type(model).__name__} looks at values of tensors ({error.func}), which are not known before it "
+        f"runs{line_of(error)}; {INSTEAD}"
+    )
 
 
 def _wrong_call(model: Any, args: Any, kwargs: Any, loss: Callable[..., Any] | None) -> str | None:

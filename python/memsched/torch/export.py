@@ -17,10 +17,11 @@ from memsched.support.formats import exact_bytes
 from memsched.torch.compiled import program
 from memsched.torch.compiled.as_graph import Visit
 from memsched.torch.compiled.calls import cheapen
+from memsched.torch.compiled.compiled_plan import CompiledPlan, on_inputs
 from memsched.torch.compiled.joint import Joint, module_of
 from memsched.torch.compiled.look import Look, check_model, look
 from memsched.torch.compiled.options import Options
-from memsched.torch.compiled.plan import CompiledPlan, plan_for_another
+from memsched.torch.compiled.plan import plan_for_another
 from memsched.torch.compiled.rewrite import rewrite
 from memsched.torch.compiled.source import comment, literal, quoted, source_of, table
 from memsched.torch.compiled.special_groups import form_in, form_of
@@ -76,10 +77,7 @@ def export_spec(
 def _followed(seen: Look, plan: CompiledPlan, document: Document, options: Options) -> CompiledPlan:
     """The plan, simulated and validated for the captured step, whatever graph its file has."""
     if plan.visits != 1 or form_of(seen.visits[0]) != form_in(plan.result.graph, ""):
-        raise InvalidInputError(
-            "the step is not the one that was planned, as with other shapes of inputs or under another "
-            "autocast; plan it as it is now"
-        )
+        raise InvalidInputError(plan.is_not_of(on_inputs(seen.visits[0].inputs)))
     budget = plan.result.schedule.budget  # in bytes: a percentage was one of the step with its loss
     found = plan_for_another(seen.visits, [seen.returns], plan.resident, replace(options, budget=budget), document)
     if found is None:

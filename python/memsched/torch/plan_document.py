@@ -13,8 +13,8 @@ from memsched.support import checks
 from memsched.support.documents import Document, Source, check_keys, read_document
 from memsched.torch.compiled import cache
 from memsched.torch.compiled.as_graph import Resident
+from memsched.torch.compiled.compiled_plan import compiled_plan
 from memsched.torch.compiled.options import read_options
-from memsched.torch.compiled.plan import compiled_plan
 from memsched.torch.compiled.sizes import LossBytes
 
 FORMAT = "memsched-torch-plan/2"
@@ -46,6 +46,8 @@ def _read(document: Document) -> dict[str, Any]:
         raise InvalidInputError(f"result of the plan is {shown(document['result'])}; it must be an object")
     plan = cache.checked(document["plan"])
     checks.text("source of the plan", plan["source"])
+    for one in plan.get("inputs", ()):
+        checks.text("an input of the plan", one)
     checks.count("checkpointed of the plan", plan.get("checkpointed", 0), 0, 2**62)
     resident, loss = Resident(**_counts("the plan", document["resident"])), document["loss"]
     return {

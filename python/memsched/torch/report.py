@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-    from memsched.torch.compiled.plan import CompiledPlan
+    from memsched.torch.compiled.compiled_plan import CompiledPlan
 
 _LISTED = 5  # modules
 NO_OPTIMIZER = "no optimizer was given, and none is counted"
@@ -89,7 +89,7 @@ def describe(plan: CompiledPlan) -> str:
     writers = {name: op["name"] for op in operations for name in op["writes"]}
     sizes = {tensor["name"]: tensor["size"] for tensor in result.graph.tensors}
     lines = [
-        f"{result.graph.name}: {counted(len(operations), 'operation')}, planned by {result.planner} for "
+        f"{plan.title}: {counted(len(operations), 'operation')}, planned by {result.planner} for "
         + format_bytes(result.schedule.budget, unit),
         *_rounds(result),
         "",
@@ -97,6 +97,7 @@ def describe(plan: CompiledPlan) -> str:
         f"  budget           {format_bytes(result.schedule.budget, unit)}",
         f"  everything kept  {format_bytes(peak_memory(result.problem), unit)}",
         f"  with plan        {format_bytes(plan.peak_memory, unit)}",
+        *(["                   all is kept: the budget is enough for that"] if not _saves(result) else []),
         f"  resident         {format_bytes(plan.resident.total, unit)}, of which",
         *(f"    {format_bytes(held, unit):>10}  {_HELD[name]}" for name, held in plan.resident.parts().items() if held),
         *_states(result, unit),
@@ -121,6 +122,11 @@ def describe(plan: CompiledPlan) -> str:
         *_checkpointed(plan.checkpointed),
     ]
     return "\n".join(lines)
+
+
+def _saves(result: Result) -> bool:
+    """Whether a plan does anything for its budget."""
+    return bool(result.recomputed or result.timeline.bytes_out or result.peak_memory < peak_memory(result.problem))
 
 
 def _faster(result: Result) -> list[str]:

@@ -19,9 +19,9 @@ from torch.nn import functional
 from memsched.errors import InvalidInputError
 from memsched.study.fit import Steady
 from memsched.torch.compiled.leftovers import Leftovers
-from memsched.torch.compiled.look import INSTEAD, Loss, check_loss, without_data
+from memsched.torch.compiled.look import Loss, check_loss, without_data
 from memsched.torch.compiled.private import optimizer_hooks_aside
-from memsched.torch.errors import CaptureError
+from memsched.torch.errors import CaptureError, looks_at_values
 from memsched.torch.meter import Meter
 from memsched.torch.module_state import generators_unchanged, gradients_aside, leaves_behind, unchanged
 from memsched.torch.nests import tensors_of
@@ -200,7 +200,4 @@ def _told(model: torch.nn.Module) -> Iterator[None]:
     try:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        raise CaptureError(
-            f"{type(model).__name__} looks at values of tensors ({error.func}), which are not known before it runs; "
-            f"{INSTEAD}"
-        ) from None
+        raise looks_at_values(model, error) from None

@@ -19,13 +19,11 @@ from memsched.support.documents import Document
 from memsched.support.formats import format_bytes, format_seconds, unit_written
 from memsched.torch.batches import narrowed, parts_in
 from memsched.torch.compiled.backend import backend_of
+from memsched.torch.compiled.compiled_plan import CompiledPlan
 from memsched.torch.compiled.group import Group
 from memsched.torch.compiled.joint import states_called
 from memsched.torch.compiled.look import Loss, check_model, device_of, forward_of, then
 from memsched.torch.compiled.options import Options
-from memsched.torch.compiled.plan import (
-    CompiledPlan,
-)
 from memsched.torch.compiled.private import compiled_apart, without_logs
 from memsched.torch.compiled.scaling import Scaling
 from memsched.torch.compiled.update_checks import check_parameters

@@ -12,8 +12,9 @@ import torch
 from memsched.errors import InvalidInputError, MemschedError
 from memsched.support.formats import Bytes, exact_bytes, unit_written
 from memsched.torch.compiled import copies
+from memsched.torch.compiled.compiled_plan import CompiledPlan
 from memsched.torch.compiled.group import Group
-from memsched.torch.compiled.plan import CompiledPlan, described
+from memsched.torch.compiled.plan import described
 from memsched.torch.compiled.private import active_fake_mode
 from memsched.torch.compiled.special_groups import Unplanned
 from memsched.torch.compiled.unit import counted
@@ -32,8 +33,8 @@ class Verified:
     peak_memory : int
         Bytes of the whole process at the peak, counted operation by operation.
     reordered : str or None
-        The first tensor whose bits are not those of plain PyTorch, since AOTAutograd computes it in another order. It
-        has the same bits where AOTAutograd runs the step without a plan.
+        The first tensor whose bits are not those of plain PyTorch, since AOTAutograd computes it in another order, or
+        results are laid out as it traced them. It has the same bits where everything is kept.
     difference : float
         By how much outputs and gradients differ at most, as a share of their norms: 0 where none does.
     """
@@ -90,11 +91,9 @@ def verified(
             for _ in range(plan.visits):  # the first step of several graphs shows which they are
                 with counted(device) as meter:
                     found = tried(step)
-        if [_followed(other) for other in one.plans()[-1:]] != [_followed(plan)]:
-            raise MemschedError(
-                "the step is not the one that was planned, as with other shapes of inputs or under another "
-                "autocast; plan it as it is now"
-            )
+        ran = one.plans()[-1:]
+        if [_followed(other) for other in ran] != [_followed(plan)]:
+            raise MemschedError(plan.is_not_of(ran[0].given if ran else ""))
         peak = max(peak, plan.process_bytes(meter.peak))
         different = first_difference(expected, found)
         if different is not None:
@@ -112,9 +111,10 @@ def verified(
                 )
             reordered = different
     if peak > plan.result.schedule.budget:
-        budget = plan.result.schedule.budget
+        unit = unit_of_budget(plan)
+        used, budget = (exact_bytes(size, unit) for size in (peak, plan.result.schedule.budget))
         raise MemschedError(
-            f"the step used {exact_bytes(peak)} of a budget of {exact_bytes(budget)}, as an operation allocates more "
+            f"the step used {used} of a budget of {budget}, as an operation allocates more "
             "than PyTorch tells of it; once applied, steps after the first are planned beside that, or refused"
         )
     return Verified(Bytes(peak, unit_of_budget(plan)), reordered, difference)

@@ -20,12 +20,14 @@ from typing import Any
 import torch
 
 from memsched.errors import MemschedError
+from memsched.support.formats import counted, format_bytes
 
 PASS = -1
 """The address of what PyTorch's own allocator is to serve."""
 
 _SOURCES = ("serve.h", "calls.h", "cpu.cpp", "cuda.cpp")
 _NUMBERS = 14  # of Counts in serve.h
+_KINDS = ("planned", "let_pass", "strange", "blocked", "other")
 _TOLD = 600  # characters of what a compiler says
 
 
@@ -65,7 +67,12 @@ class Counts:
     @property
     def calls(self) -> int:
         """Requests of all kinds."""
-        return sum(one[0] for one in (self.planned, self.let_pass, self.strange, self.blocked, self.other))
+        return sum(getattr(self, kind)[0] for kind in _KINDS)
+
+    def __str__(self) -> str:
+        told = {kind: getattr(self, kind) for kind in _KINDS}
+        parts = [f"{kind.replace('_', ' ')} {calls} ({format_bytes(size)})" for kind, (calls, size) in told.items()]
+        return f"{counted(self.calls, 'request')}: {', '.join(parts)}"
 
 
 class Requests:

@@ -134,6 +134,17 @@ class Visit:
     beside: int = 0  # bytes of the gradients that arrive otherwise than traced, while PyTorch copies them
 
     @property
+    def inputs(self) -> list[str]:
+        """Type and shape of each tensor that it is given beside parameters and buffers, such as "int64 8x1024"."""
+        given = enumerate(self.joint.primals[self.joint.tokens :], self.joint.tokens)
+        values = [node.meta.get("val") for k, node in given if k not in self.static]
+        return [self._told(one) for one in values if isinstance(one, torch.Tensor)]
+
+    def _told(self, one: torch.Tensor) -> str:
+        shape = "x".join(str(self.sizes.number(size)) for size in one.shape)
+        return f"{str(one.dtype).removeprefix('torch.')} {shape or 'scalar'}"
+
+    @property
     def loss_gradients(self) -> int:
         """Bytes of the gradients of results that are one number, which the caller holds."""
         return self.sizes.total(self.joint.storages_in(_losses(self.joint)))

@@ -20,7 +20,7 @@ FORMAT = "memsched-compiled/2"
 _UNUSABLE = (MemschedError, OSError, ValueError)  # of a folder or a file; the last, if its name cannot be encoded
 _LEFT = 3600.0  # seconds after which a file that is being written is one that nobody writes
 _KEYS = ("costs", "source", "device", "planner", "params", "steps")
-_OPTIONAL = ("checkpointed", "modules", "strides_differ")  # not in those of some versions; the last is of no use now
+_OPTIONAL = ("checkpointed", "modules", "inputs", "strides_differ")  # some versions lack them; the last is of no use
 
 
 def folder() -> Path | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -140,6 +141,23 @@ def traffic_on(device: torch.device) -> Traffic:
     if device not in _TRAFFIC:
         _TRAFFIC[device] = Traffic(lanes_on(device))
     return _TRAFFIC[device]
+
+
+def expect(device: torch.device, nbytes: int) -> None:
+    """Let so much host memory be kept, for a plan that offloads so many bytes; of a GPU say what is not known yet."""
+    traffic = traffic_on(device)
+    traffic.most = max(traffic.most, nbytes)
+    if nbytes and device.type == "cuda":
+        _tell_of_bits()
+
+
+@functools.cache
+def _tell_of_bits() -> None:
+    warnings.warn(
+        "a plan offloads on a GPU, where one step that offloaded much had another gradient than plain PyTorch, and why "
+        "is not known: compare a step of this model before it trains, memsched.torch.plan(..).verify(model, args)",
+        stacklevel=2,
+    )
 
 
 def use(device: torch.device, lanes: Lanes) -> Traffic:

@@ -6,7 +6,7 @@ import bisect
 import itertools
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from memsched.errors import InfeasibleError
 from memsched.support.documents import Document
 from memsched.support.formats import format_bytes
 from memsched.torch.compiled.as_graph import Resident, Visit
+from memsched.torch.compiled.compiled_plan import CompiledPlan
 from memsched.torch.compiled.held import (
     Call,
     Due,
@@ -31,11 +32,11 @@ from memsched.torch.compiled.held import (
     visits_of,
 )
 from memsched.torch.compiled.options import Made, Options, within_share
-from memsched.torch.compiled.plan import CompiledPlan, plan_and_document, plan_carefully
+from memsched.torch.compiled.plan import plan_and_document, plan_carefully
 from memsched.torch.compiled.private import in_backward, saving_is_hooked
 from memsched.torch.compiled.sizes import NO_LOSS, LossBytes
 from memsched.torch.compiled.spans import Spanned, spanned
-from memsched.torch.compiled.unit import Unit, Version, distinct
+from memsched.torch.compiled.unit import SERIAL, Unit, distinct
 from memsched.torch.compiled.unplanned import UnplannedWarning, over_budget_at_first
 from memsched.torch.compiled.updates import Updates
 from memsched.torch.compiled.watch import Watch
@@ -100,13 +101,9 @@ class Group:
         """Its plans are no longer among those that `plans` lists."""
         ALIVE.discard(self)
 
-    def versions(self) -> Iterator[Version]:
-        """Those of all its graphs."""
-        return (one for unit in self.units for one in unit.versions)
-
     def plans(self) -> list[CompiledPlan]:
-        """In the order in which they were made."""
-        return distinct(self.versions())
+        """Of all its graphs; the one that was followed last comes last."""
+        return distinct(list(self.units))
 
     def enter(self, unit: Unit, args: Sequence[Any]) -> Due:
         """Choose the version of a forward."""
@@ -122,6 +119,7 @@ class Group:
         call.key, call.version = place.path[-1], place.version
         if saving_is_hooked():
             call.version = self._saves_alike(call, asked[:4], call.version)
+        unit.followed[call.version] = next(SERIAL)
         self._place = place  # only now: where planning raises, the step is as before
         self._calls.append(call)
         self._seen.add([args[k] for k in unit.inputs])

@@ -6,9 +6,9 @@ import threading
 import weakref
 from typing import Any
 
+from memsched.torch.compiled.compiled_plan import CompiledPlan
 from memsched.torch.compiled.group import ALIVE, Group
 from memsched.torch.compiled.options import Options
-from memsched.torch.compiled.plan import CompiledPlan
 from memsched.torch.compiled.unit import distinct
 
 _GROUPS: weakref.WeakValueDictionary[Any, Group] = weakref.WeakValueDictionary()  # units keep theirs
@@ -25,8 +25,10 @@ def plans() -> list[CompiledPlan]:
     Returns
     -------
     list of CompiledPlan
-        In the order in which they were made; none of models that are gone, but for graphs that PyTorch keeps: behind a
-        graph break, those of a model that is gone, too.
+        The one that was followed last comes last. There may be several: for other sizes of inputs, such as the last
+        batch of an epoch, for the first step of several graphs, and where gradients are there already; `inputs` tells
+        the sizes of each. None are of models that are gone, but for graphs that PyTorch keeps: behind a graph break,
+        those of a model that is gone, too.
 
     Examples
     --------
@@ -38,5 +40,4 @@ def plans() -> list[CompiledPlan]:
     >>> plan.peak_memory <= plan.result.schedule.budget
     True
     """
-    versions = [one for group in list(ALIVE) for one in group.versions()]
-    return distinct(versions)
+    return distinct(unit for group in list(ALIVE) for unit in list(group.units))

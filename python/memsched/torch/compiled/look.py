@@ -32,7 +32,7 @@ from memsched.torch.compiled.special_groups import Unplanned
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.compiled.updates import Updates
 from memsched.torch.compiled.witness import Witness
-from memsched.torch.errors import CaptureError
+from memsched.torch.errors import INSTEAD, CaptureError, looks_at_values
 from memsched.torch.meter import Meter
 from memsched.torch.module_state import backward_aside, generators_unchanged, gradients_put_back, unchanged
 from memsched.torch.nests import tensors_of, with_tensors
@@ -42,7 +42,6 @@ from memsched.torch.weightless import Unwritten, fake_mode_of, meta_as_cpu
 
 Loss = Callable[[Any], torch.Tensor]
 _SERIAL = itertools.count()
-INSTEAD = 'let it be planned while it trains: model.compile(backend="memsched", options={"budget": ...})'
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +128,7 @@ def _looked_at(
                 check_loss(result)
             _backward(result)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            raise CaptureError(
-                f"{type(model).__name__} looks at values of tensors ({error.func}), which are not known before it "
-                f"runs; {INSTEAD}"
-            ) from None
+            raise looks_at_values(model, error) from None
         except NotImplementedError as error:
             if "OpaqueTensorImpl" not in str(error):
                 raise
@@ -145,7 +141,7 @@ def _looked_at(
             if "nested_int" not in str(error):
                 raise
             raise CaptureError(f"{type(model).__name__} makes nested tensors, whose sizes no plan knows") from None
-    if not list(group.versions()):
+    if not any(unit.versions for unit in list(group.units)):
         if said:
             raise CaptureError(f"nothing of {type(model).__name__} can be planned: {said[0]}")
         raise CaptureError(

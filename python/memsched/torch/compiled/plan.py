@@ -6,7 +6,7 @@ import bisect
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, TypeVar
 
@@ -25,13 +25,13 @@ from memsched.support.formats import format_bytes, unit_written
 from memsched.support.units import parse_bytes
 from memsched.torch.compiled import cache
 from memsched.torch.compiled.as_graph import LEAVE, Cost, Resident, Visit, no_costs, prefix, step_graph
+from memsched.torch.compiled.compiled_plan import CompiledPlan, compiled_plan
 from memsched.torch.compiled.joint import modules_in, run_again
 from memsched.torch.compiled.options import Options, device_for
 from memsched.torch.compiled.split import in_order
 from memsched.torch.compiled.times import disturbed, measured_costs, modelled_costs
 from memsched.torch.link import measure_link
 from memsched.torch.machines import Link, machine
-from memsched.torch.report import ShowsResult, describe
 from memsched.torch.roofline import describe as describe_model
 from memsched.validation.plan import validate
 
@@ -39,61 +39,6 @@ _Plan = TypeVar("_Plan")
 _MUCH = 0.98  # of what a step holds with everything kept: where it needs more, there is nothing to plan
 Effort = Literal["full", "brief", "first"]
 """Of the planner: as the options say, without a search, or the first plans alone, for a moment."""
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledPlan(ShowsResult):
-    """How a training step that torch.compile captured fits a budget.
-
-    Attributes
-    ----------
-    result : Result
-        The plan of the step's graph, simulated. Budget, peak and resident bytes are those of the whole process.
-    resident : Resident
-        What is resident, split by what it is for.
-    times : str
-        Where the times come from: measured, or a model.
-    checkpointed : int
-        How many operations plain PyTorch runs again, since the model itself checkpoints them; this plan need not.
-    compiled : int, optional
-        The peak of compiled code, which may hold more than the tensors of the plan, or less.
-    modules : dict
-        Of operations, the module that they, or their forward, belong to, such as "blocks.0.norm".
-    """
-
-    result: Result
-    resident: Resident
-    times: str
-    checkpointed: int = 0
-    compiled: int | None = None
-    modules: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    @property
-    def visits(self) -> int:
-        """How many graphs the step has."""
-        return sum(op["kind"] == LEAVE for op in self.result.graph.ops)
-
-    @property
-    def peak_memory(self) -> int:
-        """Of the whole process, in bytes."""
-        return self.result.peak_memory if self.compiled is None else self.compiled
-
-    def process_bytes(self, counted: int) -> int:
-        """The bytes of the whole process, of which a meter counted those that were allocated during the step."""
-        held = self.resident
-        return counted + held.total - held.results - held.updates - held.random - held.fused
-
-    def report(self) -> str:
-        """What the plan does and what it costs, as text."""
-        none = "no state of an optimizer; give optimizer=... among the options, if it has some"
-        return describe(self) + ("" if self.resident.optimizer else f"\n\nnot counted\n  {none}")
-
-
-def compiled_plan(result: Result, resident: Resident, document: Document) -> CompiledPlan:
-    """With what a document of plans tells of their step."""
-    modules = {str(name): str(module) for name, module in dict(document.get("modules", {})).items()}
-    checkpointed = int(document.get("checkpointed", 0))
-    return CompiledPlan(result, resident, str(document["source"]), checkpointed, modules=modules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +59,7 @@ def timed(
         "format": cache.FORMAT,
         "costs": [[list(cost) for cost in each] for each in costs],
         "source": source,
+        "inputs": visits[0].inputs,
         "checkpointed": sum(len(run_again(visit.joint)) for visit in visits),
         "modules": dict(chain.from_iterable(modules_in(v.joint, prefix(k, len(visits))) for k, v in enumerate(visits))),
     }
@@ -356,6 +302,7 @@ class _Problem:
         """A plan from elsewhere, for so many bytes or the budget; None if it is none for this step in all orders."""
         try:
             graphs = self._graphs(costs_in(document))
+            document = {**document, "inputs": self._visits[0].inputs}
             memory = memory if memory is not None else _bytes_of(self._options.budget, graphs)
             found = [adopted(graphs[0], document, memory, self._held)]
             for graph, order in zip(graphs[1:], self._orders[1:], strict=True):

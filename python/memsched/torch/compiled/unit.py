@@ -18,10 +18,10 @@ from memsched._core import Graph
 from memsched.errors import InternalError, MemschedError
 from memsched.result import Result
 from memsched.torch.compiled.as_graph import LEAVE, RETURN, Step, Visit, prefix, state_name
-from memsched.torch.compiled.copies import traffic_on
+from memsched.torch.compiled.compiled_plan import CompiledPlan
+from memsched.torch.compiled.copies import expect
 from memsched.torch.compiled.joint import Joint, read_joint
 from memsched.torch.compiled.laps import Laps
-from memsched.torch.compiled.plan import CompiledPlan
 from memsched.torch.compiled.private import Boxed, backward_code, is_batched, python_code, saving_is_hooked
 from memsched.torch.compiled.rewrite import Rewritten, rewrite
 from memsched.torch.compiled.sizes import Sizes
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from memsched.torch.compiled.halves import Halves, Way
     from memsched.torch.compiled.held import Due, Key
 
-_SERIAL = itertools.count()
+SERIAL = itertools.count()
 _ONCE = (
     "a gradient of a compiled part is made with create_graph=True: what is derived from it once more may lack terms, "
     "as PyTorch derives no compiled code twice; run that part without torch.compile"
@@ -69,8 +69,9 @@ class Unit:
         if group.options.mode == "eager":  # code of Inductor lays out itself what it reads
             self.joint.looked_at = {op.node for op in self.joint.operations}
         self.static = frozenset(k + tokens for k in static if k + tokens < len(self.joint.primals))
-        self.serial = next(_SERIAL)
+        self.serial = next(SERIAL)
         self.versions: list[Version] = []
+        self.followed: dict[int, int] = {}  # by version, when that was: later ones have larger numbers
         self._group = group
         self._code: dict[tuple[str, int | None], tuple[Boxed, Boxed]] = {}  # by plan, and by what times it
         self._general: dict[int, int] = {}
@@ -145,7 +146,7 @@ class Unit:
         if self._plain is None:
             made = self._traced()
             self.versions.append(
-                Version(None, 0, math.inf, next(_SERIAL), python_code(made.forward), backward_code(made.backward))
+                Version(None, 0, math.inf, next(SERIAL), python_code(made.forward), backward_code(made.backward))
             )
             self._plain = len(self.versions) - 1
         return self._plain
@@ -288,8 +289,7 @@ class Unit:
 
         So many bytes of gradients that arrive otherwise than traced are planned.
         """
-        traffic = traffic_on(self.joint.device)
-        traffic.most = max(traffic.most, plan.result.timeline.bytes_out)
+        expect(self.joint.device, plan.result.timeline.bytes_out)
         states = {state_name(op) for op in self.joint.operations if op.update and op.update.state}
         forward, backward = steps_of(plan.result.schedule.steps, visit, visits, states)
         key = str((sizes and sizes.values, forward, backward))
@@ -299,7 +299,7 @@ class Unit:
                 self._code[key, serial] = python_code(made.forward), backward_code(made.backward)
         own = prefix(visit, visits)
         kept, room = _bytes_left(plan.result, own), beside + _room_at_return(plan.result, own)
-        self.versions.append(Version(plan, kept, room, next(_SERIAL), *self._code[key, None], forward, backward))
+        self.versions.append(Version(plan, kept, room, next(SERIAL), *self._code[key, None], forward, backward))
         if self.laps is not None:
             self.versions[-1] = replace(self.versions[-1], timed=self._code[key, self.laps.serial])
         return len(self.versions) - 1
@@ -317,14 +317,18 @@ class Unit:
         """Compile a visit of a plan, whose names begin with `own`, that keeps so many bytes for its backward."""
         room = visit.beside + _room_at_return(plan.result, own)
         code = self.halves(visit).compiled(way)
-        self.versions.append(Version(plan, kept, room, next(_SERIAL), *code, way.forward, way.backward, way.reuse))
+        self.versions.append(Version(plan, kept, room, next(SERIAL), *code, way.forward, way.backward, way.reuse))
         return len(self.versions) - 1
 
 
-def distinct(versions: Iterable[Version]) -> list[CompiledPlan]:
-    """The plans of some versions, each once, in the order in which they were made."""
-    ordered = sorted(versions, key=lambda version: version.serial)
-    return list({id(one.plan): one.plan for one in ordered if one.plan is not None}.values())
+def distinct(units: Iterable[Unit]) -> list[CompiledPlan]:
+    """The plans of some graphs, each once; the one that was followed last comes last."""
+    versions = [(unit.followed.get(at, one.serial), one.plan) for unit in units for at, one in enumerate(unit.versions)]
+    last: dict[int, tuple[int, CompiledPlan]] = {}
+    for serial, plan in versions:
+        if plan is not None and serial > last.get(id(plan), (-1, plan))[0]:
+            last[id(plan)] = serial, plan
+    return [plan for _, plan in sorted(last.values(), key=lambda one: one[0])]
 
 
 _METERS: list[Meter] = []

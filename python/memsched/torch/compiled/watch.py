@@ -12,9 +12,9 @@ import torch
 
 from memsched.support.formats import format_bytes
 from memsched.support.units import parse_bytes
+from memsched.torch.compiled.compiled_plan import CompiledPlan
 from memsched.torch.compiled.laps import Timed, asks_for_another_plan
 from memsched.torch.compiled.options import Options
-from memsched.torch.compiled.plan import CompiledPlan
 from memsched.torch.compiled.private import is_batched, saving_is_hooked
 from memsched.torch.compiled.unit import count
 from memsched.torch.compiled.unplanned import UnplannedWarning
