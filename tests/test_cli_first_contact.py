@@ -435,3 +435,30 @@ def test_one_planner_has_its_bound_explained() -> None:
     said = run("frontier resnet18-224-b32 -b 12GB/s --points 2 -p greedy").stdout
     assert "gap: to the bound on plans that run each op once" in said
     assert "rotor" not in said
+
+
+def test_a_sweep_shows_its_table_though_nothing_is_kept() -> None:
+    outcome = run("sweep spec.toml")
+    assert "nothing is kept but the table below; --store FILE keeps each point" in outcome.stderr
+    assert re.search(r"^rotor +2 +2 ", outcome.stdout, re.MULTILINE)
+    Path("spec.toml").write_text(SPEC.replace('"30%"', '"0%"').replace("rotor", "tflms"))
+    said = " ".join(run("sweep spec.toml").stdout.split())
+    assert "some have fewer than 2, of easier points: tflms 1; best compares point by point" in said
+
+
+def test_memories_in_tables_are_enough_where_they_are_typed() -> None:
+    """A planner was said to fit in 1.05 GiB, and needed 1.051."""
+    told = re.search(
+        r"^pofo .*fits in ([\d.]+) (\w+)$", run("compare resnet101-224-b32 -m 1GiB -p pofo", 3).stdout, re.M
+    )
+    assert told is not None
+    run(f"plan resnet101-224-b32 -p pofo -m {told[1]}{told[2]}")
+    first = re.search(r"^rotor +([\d.]+) (\w+)", run(f"frontier {SMALL} -p rotor --points 2").stdout, re.M)
+    assert first is not None
+    run(f"plan {SMALL} -p rotor -m {first[1]}{first[2]}")
+
+
+def test_a_frontier_says_why_it_has_more_points() -> None:
+    said = run(f"frontier {SMALL} -p rotor,offload --points 3").stdout
+    assert "3 memories at equal distances, and the least memory of each planner" in said
+    assert "equal distances" not in run(f"frontier {SMALL} -p rotor --points 3").stdout

@@ -74,7 +74,6 @@ REMEDIES = {
     "report spec.toml -o r.html": "'spec.toml' is not JSON: it begins with 'problems.*; `memsched sweep` reads TOML",
     "sweep times.csv": f"'times.csv' {IS_STAGES}; `memsched sweep --help` shows a description",
     "sweep empty.toml": "it lacks 'problems'",
-    "sweep spec.toml": "nothing would be kept; give --store FILE",
     f"plan {SMALL} -m 40% -p rotor,pofo": "--planner is rotor,pofo; .*'memsched compare' takes several",
     f"plan {SMALL} -m 40% -p rotor -p pofo": "--planner is given 2 times, rotor and pofo; .*'memsched compare'",
     f"plot {SMALL} -m 40% -p rotor,pofo -o a.png": "--planner is rotor,pofo; a plan is by one planner",

@@ -70,7 +70,7 @@ def test_tables_say_what_they_are_about() -> None:
     assert set(table["problem"]) == {"toy"}
     assert set(table["memory"]) == {found["greedy"].device.memory}  # type: ignore[union-attr]
     curve = ms.frontier(CHAIN, 2, planner="rotor", points=2).to_pandas()
-    assert list(curve.columns[:4]) == ["problem", "planner", "memory", "bandwidth"]
+    assert list(curve.columns[:5]) == ["problem", "planner", "memory", "memory_percent", "bandwidth"]
     with pytest.raises(KeyError, match="'pofo' was not compared; greedy, rotor were"):
         found["pofo"]
     with pytest.raises(KeyError, match=r"to_pandas\(\)\['makespan'\] is that column"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import memsched as ms
+from memsched.show.report.comparison import study
 from memsched.show.words import held_against
 from memsched.study.fit import Fit, Steady, Way
 
@@ -89,7 +91,9 @@ def test_a_search_has_the_larger_bound_of_both() -> None:
     assert ms.Result.from_json(found.to_json()).optimal
     assert "18.2 ms of plans that run each op once, also in pieces; 18.33 ms of all" in str(known)
     above = ms.bounds(ms.profiles.load("resnet101-224-b32"), "40%", "12.2GB/s")
-    assert "best           340.7 ms of plans that run each op once; with those that recompute 229.8 ms\n" in str(above)
+    assert "best           229.8 ms of all plans with whole tensors; 340.7 ms of plans that run each op once\n" in str(
+        above
+    )
     curve = ms.frontier(OWN, "12GB/s", planner="offload", memory=[1, "40%"], time_limit=0.01)
     assert [str(gap) for gap in curve.gap] == ["nan", "0.0"]
 
@@ -223,3 +227,59 @@ def test_what_fits_and_leaves_the_loop_as_it_is_comes_first() -> None:
     assert told(1.2) == "split the batch into 2 parts, add up the gradients of loss / 2, and step once for all"
     assert told(9.0, doubted=True).startswith("recompute: torch.compile(")
     assert "which way is the fastest is not known" in told(9.0, doubted=True)
+
+
+def test_the_input_of_a_table_may_have_times_of_zero() -> None:
+    columns: dict[str, list[Any]] = {
+        "forward_time": [None, 0.001, 0.002],
+        "backward_time": [None, 0.002, 0.003],
+        "activation": [4 * 2**20, 4.4 * 2**20, 5e6],
+    }
+    chain = ms.Chain.from_frame(columns)
+    zeros = {"forward_time": [0, 0.001, 0.002], "backward_time": ["0 ms", "2 ms", "3 ms"]}
+    assert ms.Chain.from_frame({**columns, **zeros}) == chain
+    assert int(chain.activation[1]) == int(4.4 * 2**20)  # a fraction of a byte is dropped
+    refused(
+        lambda: ms.Chain.from_frame({**columns, "activation": [4, 4.4, 5]}), "activation is 4.4; it must be a whole"
+    )
+
+
+def test_problems_of_a_sweep_that_have_one_name_are_told() -> None:
+    chains = [ms.Chain([1], [1], [4, size], [0, size]) for size in (4, 5)]
+    with pytest.warns(UserWarning, match="2 problems of the sweep are called 'chain'; give them names"):
+        ms.sweep(chains, ["greedy"], memory=["100%"], beta=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ms.sweep([chains[0], chains[0]], ["greedy"], memory=["100%"], beta=1)
+
+
+def test_a_name_instead_of_a_chain_is_told_how_to_load() -> None:
+    for planner in (ms.pofo, ms.rotor, ms.greedy):
+        refused(lambda planner=planner: planner("resnet18-224-b32", "40%", "12GB/s"), "profiles.load(name)")
+    refused(lambda: ms.profiles.laod, "no attribute 'laod'; did you mean load?")
+    refused(lambda: ms.profiles.list, "no attribute 'list'; it has analytic, document, ")
+
+
+def test_a_plan_moves_nothing_for_nothing() -> None:
+    """Of plans that take as long, the one that moves least: with all memory, none has to."""
+    graph = ms.to_graph(OWN)
+    found = ms.plan(graph, "100%", "12GB/s")
+    assert (found.makespan, found.timeline.bytes_out) == (pytest.approx(ms.bounds(graph, "100%").compute), 0)
+
+
+def test_a_curve_can_be_grouped_by_percent() -> None:
+    frame = ms.frontier(REAL_CHAIN, "12GB/s", planner="rotor", memory=["0%", "50%"]).to_pandas()
+    assert frame["memory_percent"].tolist() == [0.0, 50.0]
+    assert set(frame["ideal"]) == {ms.bounds(REAL_CHAIN, "100%").compute}
+
+
+def test_the_table_of_a_report_is_that_of_compare() -> None:
+    """Curves, by the clock, made some of its rows faster, each time by something else."""
+    result = ms.plan(REAL_CHAIN, "40%", "12GB/s", planner="greedy")
+    compared = ms.compare(REAL_CHAIN, "40%", "12GB/s")
+    found = study(result).outcomes
+    for name, one in compared.items():
+        if isinstance(one, ms.Result) and name not in ("offload", "selective"):
+            other = found[name]
+            assert isinstance(other, ms.Result)
+            assert other.makespan == one.makespan

@@ -227,7 +227,7 @@ BAD_FRAMES: list[tuple[Any, str]] = [
     ({**TABLE, "activation": [4, 6, None]}, "row 2: activation is empty"),
     ({**TABLE, "activation": [None, 6, 5]}, "row 0: activation is empty"),
     ({**TABLE, "forward_time": [None, 1, [2]]}, r"row 2: forward_time is \[2\]"),
-    ({**TABLE, "forward_time": [0, 1, 2]}, "has no row for the input"),
+    ({**TABLE, "forward_time": [3, 1, 2]}, "has no row for the input"),
     ({**TABLE, "forward_time": [None, 1, -2]}, "row 2: forward_time is -2"),
     ({**TABLE, "name": ["x", "y", object]}, "row 2: name is <class 'object'>"),
     ({**TABLE, "name": ["x", "y", "\ud800"]}, "row 2: name is "),

@@ -178,7 +178,6 @@ def test_bad_descriptions_are_told_in_one_line_and_leave_nothing(case: str, tmp_
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["spec.toml"], "nothing would be kept; give --store FILE, -o FILE, --csv or --json"),
         (["nowhere.toml", "-o", "a.csv"], "'nowhere.toml' cannot be read"),
         (["spec.toml", "-o", "a.xls"], "must end in .parquet or .csv"),
         (["spec.toml", "-o", "no/a.csv"], "'no' is not a directory"),

@@ -270,3 +270,12 @@ def random(n: int, seed: int, *, tape: bool = True, scale: int = 1 << 20) -> Cha
         backward_overhead=np.ceil(scale * generator.exponential(0.6, n)).astype(np.int64),
         name=f"random-{n}-{seed}",
     )
+
+
+def __getattr__(name: str) -> object:
+    """Tell the names that may have been meant."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    near = checks.close(name, __all__)
+    hint = f"did you mean {near}?" if near else f"it has {', '.join(__all__)}"
+    raise AttributeError(f"module 'memsched.profiles' has no attribute {name!r}; {hint}")

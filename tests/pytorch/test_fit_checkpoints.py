@@ -204,7 +204,7 @@ def test_where_results_count_longer_a_note_says_so() -> None:
     memory = fit(model, (x,), memory="1GB", largest=False, **asked).peak_memory
     found = fit(model, (x,), memory=memory, **asked)
     assert [one.name for one in found.ways] == ["plain"]  # the others were listed with fewer samples
-    assert any("counts the model's results until the step ends" in one for one in found.assumed)
+    assert any("the model's results count until the step ends" in one for one in found.assumed)
 
 
 def test_where_checkpoints_fit_a_plan_that_keeps_more_is_told() -> None:

@@ -20,7 +20,7 @@ import memsched.torch
 from memsched.cli.app import command_line
 from memsched.show.words import time_of
 from memsched.study.fit import OFFLOADED, UPDATED, Fit, Steady, Way
-from memsched.torch import zoo
+from memsched.torch import preflight, zoo
 from memsched.torch.batches import OtherSizeError, told_of
 from memsched.torch.meter import Meter
 from memsched.torch.optimizer_state import optimizer_named
@@ -69,7 +69,9 @@ def first(out: Any) -> torch.Tensor:
 
 def step(model: nn.Module, args: Any, optimizer: torch.optim.Optimizer, loss: Loss, parts: int = 1) -> None:
     for _ in range(parts):
-        loss(model(*args)).backward()
+        out = model(*args)
+        loss(out).backward()
+        del out  # as at the end of a function
     optimizer.step()
     optimizer.zero_grad()
 
@@ -259,7 +261,7 @@ def test_a_size_at_which_nothing_can_be_captured_is_no_size_that_does_not_fit() 
             return super().forward(ids)
 
     found = fit(Odd(), (torch.randint(0, 50, (4, 9)),), largest="length", memory=100_000, device="v100:pcie3")
-    assert any("largest length of recompute was not found: at another length, a part" in one for one in found.assumed)
+    assert any("recompute" in one and "not found: at another length, a part" in one for one in found.assumed)
 
 
 def test_no_common_length_is_told() -> None:
@@ -643,3 +645,41 @@ def test_it_shows_itself() -> None:
     assert "recompute" in str(found)
     assert "<table>" in found._repr_html_()
     assert list(found.to_pandas()["way"]) == [one.name for one in found.ways]
+
+
+def test_a_loss_with_targets_of_its_own_leaves_the_largest_batch_unknown() -> None:
+    """It was said to be 0, and micro-batches were not listed, without a word."""
+    model, x, own = nn.Linear(16, 8), torch.randn(32, 16), torch.randn(32, 8)
+    more: dict[str, Any] = {"device": "v100", "optimizer": torch.optim.AdamW(model.parameters())}
+    enough = fit(model, (x,), memory="1MB", largest=False, **more).peak_memory
+    more["memory"] = enough * 9 // 10
+    found = fit(model, (x,), **more, loss=lambda out: (out - own).square().mean())
+    assert {one.largest_batch for one in found.ways} == {None}
+    (said,) = [one for one in found.assumed if "largest batch of plain" in one]
+    assert "the model cannot run" in said
+    assert "make them of the shape of the model's result" in said
+    assert any(one.startswith("micro-batches were not tried: at batch 16 the model") for one in found.assumed)
+    free = fit(model, (x,), **more, loss=lambda out: out.square().mean())
+    assert free.ways[0].largest_batch is not None
+
+
+def test_the_update_in_the_step_says_how_much_of_it_is_the_loss() -> None:
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
+    stepping = torch.optim.AdamW(model.parameters())
+    more: dict[str, Any] = {"memory": "400kB", "device": "v100", "optimizer": stepping, "largest": False}
+    found = fit(model, (torch.randn(256, 64),), **more, loss=lambda out: out.sigmoid().square().mean())
+    (way,) = [one for one in found.ways if one.name == "update in the step"]
+    if way.makespan is not None:
+        assert " the loss; other times have neither" in way.note
+    assert any("results count until the step ends" in one for one in found.assumed)
+
+
+def test_a_long_search_tells_on_stderr_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, x = nn.Linear(8, 8), torch.randn(4, 8)
+    fit(model, (x,), memory="1MB", device="v100", largest=False)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(preflight, "_EVERY", 0.0)
+    fit(model, (x,), memory="1MB", device="v100", largest=False)
+    assert capsys.readouterr().err.startswith("memsched: ")

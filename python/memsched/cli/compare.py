@@ -122,6 +122,7 @@ def compare(
     """Run every planner for PROBLEM and compare the figures.
 
     \b
+    memsched compare resnet101-224-b32 --memory 40%
     memsched compare resnet101-224-b32 --memory 40% --chunk 16MiB
     memsched compare analytic:vgg16:256:k40m --memory 12GiB --bandwidth 10GB/s
 

@@ -21,7 +21,7 @@ from memsched.show.plots.frontier import plot_frontier
 from memsched.show.words import from_one_table, held_against, table_answers
 from memsched.study.frontier import Frontier, spaced
 from memsched.study.frontier import frontier as plan_frontier
-from memsched.support.formats import format_bytes, format_percent, format_seconds
+from memsched.support.formats import enough_bytes, format_percent, format_seconds
 from memsched.support.views import rows_of
 
 CHAIN_PLANNERS = ("pofo", "rotor", "offload", "selective")
@@ -48,7 +48,7 @@ def _table(curves: dict[str, Frontier], unit: str) -> Table:
             table.add_row()
         for memory, result, least in zip(one.memory.tolist(), one.results, best, strict=True):
             cells, style = (["none found"], "dim") if result is None else _cells(one, result, float(least))
-            table.add_row(*(shown(cell) for cell in (name, format_bytes(memory, unit), *cells)), style=style)
+            table.add_row(*(shown(cell) for cell in (name, enough_bytes(memory, unit), *cells)), style=style)
     return table
 
 
@@ -160,6 +160,8 @@ def frontier(
     notes = [
         "* least makespan of these planners for this memory; a plan by itself may be faster, and auto tries them all",
     ]
+    if len(memories) > points:
+        notes.append(f"{points} memories at equal distances, and the least memory of each planner")
     every = ((name, result) for name, one in curves.items() for result in one.results)
     notes += filter(None, [held_against("gap", every, shared=False)])
     notes += filter(None, [from_one_table(name for name, one in curves.items() if table_answers(one))])

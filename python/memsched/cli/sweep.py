@@ -49,7 +49,7 @@ _SHOWN = 5  # failures to list
 
 
 def _say(progress: SweepProgress) -> str:
-    left = "" if progress.remaining is None else f", {format_seconds(progress.remaining, 2)} left"
+    left = "" if progress.remaining is None else f", {format_seconds(progress.remaining, 2)} left at this rate"
     kept = f", {progress.kept} kept" if progress.kept else ""
     failed = f", {progress.failed} failed" if progress.failed else ""
     return f"{progress.rate:.3g} points/s{left}{kept}{failed}"
@@ -146,9 +146,17 @@ def _notes(found: Sweep, kept: int, seconds: float) -> list[str]:
     notes = [
         f"{counted(len(found), 'point')}{there} in {format_seconds(seconds, 2)}: {found.count('planned')} planned, "
         f"{found.count('infeasible')} infeasible, {found.count('failed')} failed",
-        "best: no planner is faster at the same problem and device; over ideal: above the sum of run times; both "
-        "means are over a planner's own plans",
+        "best: no planner is faster at the same problem and device; over ideal: the mean above the sum of run times; "
+        "planned in: the median",
     ]
+    counts = {one.name: one.planned for one in standings(found.rows, [row["planner"] for row in found])}
+    fewer = [f"{name} {count}" for name, count in counts.items() if count < max(counts.values())]
+    if fewer:
+        most = max(counts.values())
+        notes.append(
+            f"means are over a planner's own plans, and some have fewer than {most}, of easier points: "
+            f"{', '.join(fewer)}; best compares point by point"
+        )
     tabled = sorted({row["planner"] for row in found if row["table_slots"] is not None})
     notes += filter(None, [kinds_of_gaps(found), from_one_table(tabled)])
     if found.claimed:
@@ -235,7 +243,7 @@ def sweep(
         raise click.UsageError("give --processes or --dask, not both")
     wanted = read_spec(inputs.check_input(spec))
     if store is None and output is None and not (as_json or as_csv):
-        raise click.UsageError("nothing would be kept; give --store FILE, -o FILE, --csv or --json")
+        say("nothing is kept but the table below; --store FILE keeps each point, -o FILE the rows")
     for problem in wanted.problems:
         if name_in(problem) is None:
             inputs.check_input(path_in(problem))

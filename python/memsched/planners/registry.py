@@ -8,7 +8,7 @@ from memsched import planners
 from memsched._core import Chain, Device
 from memsched.errors import InvalidInputError, shown
 from memsched.planners.entry import ENTRIES, Planner
-from memsched.problems.problem import ChunkLike, Problem, graph_of, least_memory
+from memsched.problems.problem import ChunkLike, Problem, graph_of, least_memory, no_chain
 from memsched.support import checks
 from memsched.support.arguments import public
 from memsched.support.docstrings import documented
@@ -107,9 +107,7 @@ def min_memory(problem: Problem, planner: str | None = None) -> int:
         return least_memory(problem)
     found = planner_named(planner)
     if not isinstance(problem, Chain) and not found.takes_graphs:
-        raise InvalidInputError(
-            f"problem is a {type(problem).__name__}; {planner} plans a Chain; compare lists the planners of graphs"
-        )
+        raise no_chain(problem, planner)
     if not isinstance(problem, Chain):
         found.check_repeats(graph_of(problem))
     return found.needs(problem)

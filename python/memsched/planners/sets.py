@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from memsched import _core
 from memsched._core import Chain, ChainPlans, Device, Graph, Schedule
-from memsched.errors import InfeasibleError, InvalidInputError, LimitError
+from memsched.errors import InfeasibleError, LimitError
 from memsched.planners.call import Call, begin, check_memory, far_apart, seconds_left
 from memsched.planners.entry import ENTRIES
 from memsched.problems.bounds import certified
-from memsched.problems.problem import ChunkLike, Problem, graph_of
+from memsched.problems.problem import ChunkLike, Problem, graph_of, no_chain
 from memsched.result import Result
 from memsched.support import quantities
 from memsched.support.formats import exact_bytes
@@ -178,9 +178,7 @@ def begin_chain(
     """
     entry = ENTRIES[plan]
     if not isinstance(problem, Chain):
-        raise InvalidInputError(
-            f"problem is a {type(problem).__name__}; {entry.name} plans a Chain; compare lists the planners of graphs"
-        )
+        raise no_chain(problem, entry.name)
     call, alone = begin(plan, problem, M, beta, device, chunk), entry.needs_alone
     needs_alone = None if alone is None else partial(alone, problem)
     check_memory(call, partial(entry.needs, problem) if least else int, needs_alone, copies=1)

@@ -116,6 +116,14 @@ def graph_of(problem: Problem, chunk: ChunkLike = None) -> Graph:
     raise InvalidInputError(f"problem is {what}; it must be a Chain or a Graph{_remedy(problem)}")
 
 
+def no_chain(problem: Problem, planner: str) -> InvalidInputError:
+    """The error of a planner of chains that is given another problem; what is no problem is refused as such."""
+    graph_of(problem)
+    return InvalidInputError(
+        f"problem is a {type(problem).__name__}; {planner} plans a Chain; compare lists the planners of graphs"
+    )
+
+
 def _remedy(problem: object) -> str:
     """What makes a problem of what was given for one."""
     if hasattr(problem, "problem") and not isinstance(problem, type):  # a result, or what is made of one

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +17,7 @@ from memsched.support.csv_rows import check_columns, listed
 from memsched.support.documents import Document
 from memsched.support.formats import format_bytes, format_seconds
 
+_A_PAGE = 4096.0  # bytes
 REQUIRED = ("forward_time", "backward_time", "activation")
 OPTIONAL = ("gradient", "saved", "forward_overhead", "transient_overhead", "backward_overhead", "name")
 COLUMNS = ("name", *REQUIRED, *OPTIONAL[:-1], "resident")
@@ -156,13 +159,13 @@ def chain_of(
     columns: Columns, table: Table, name: str | None, resident: int | str, provenance: Document | None
 ) -> Chain:
     """The chain of checked columns."""
-    if not columns["activation"] or not all(is_empty(columns[key][0]) for key in _TIMES):
+    if not columns["activation"] or not all(_takes_no_time(columns[key][0]) for key in _TIMES):
         raise InvalidInputError(
             f"{table.name} has no row for the input of the network; put it before the stages, with forward_time and "
-            "backward_time empty and the bytes of the input in activation"
+            "backward_time empty or 0, and the bytes of the input in activation"
         )
     for key, column in columns.items():
-        if key not in _OF_INPUT and not is_empty(column[0]):
+        if key not in _OF_INPUT and not is_empty(column[0]) and not (key in _TIMES and _takes_no_time(column[0])):
             table.refuse(0, f"{key} is {shown(column[0])}; it must be empty, as for any input")
     values: dict[str, list[Any]] = {key: _numbers(key, columns, table) for key in COLUMNS[1:] if key in columns}
     activation = values["activation"]
@@ -209,6 +212,15 @@ def is_empty(value: object) -> bool:
     return checks.is_number(value) and value != value
 
 
+def _takes_no_time(cell: object) -> bool:
+    """Whether a time is empty or 0, as that of the input is."""
+    if is_empty(cell):
+        return True
+    with suppress(InvalidInputError):
+        return quantities.seconds("a time", cell) == 0
+    return False
+
+
 def _numbers(key: str, columns: Columns, table: Table) -> list[Any]:
     """The entries of a column; None where a cell that may be empty is, and where one is wrong."""
     parse, needed = quantities.seconds if key in _TIMES else quantities.size, key in REQUIRED
@@ -243,6 +255,9 @@ def _plain(cell: object) -> object:
 
 
 def _parsed(parse: Callable[[str, object], Any], cell: object, key: str, row: int, table: Table) -> Any:
+    number = _plain(cell)
+    if parse is quantities.size and isinstance(number, float) and _A_PAGE <= number < math.inf and number % 1:
+        cell = math.floor(number)  # a fraction of a byte is dropped, as of 4.4MiB; of less, a unit may be missing
     try:
         return parse(key, cell)
     except InvalidInputError as error:

@@ -41,6 +41,7 @@ from memsched.study.sweep.names import problem_of
 from memsched.study.sweep.table import Sweep
 from memsched.support.formats import (
     counted,
+    enough_bytes,
     format_bandwidth,
     format_bound,
     format_bytes,
@@ -106,7 +107,7 @@ def _family(family: GraphFamily) -> Table:
 
 
 def _memories(problem: Chain | Graph | GraphFamily) -> dict[str, str]:
-    least, most = format_bytes(min_memory(problem)), format_bytes(peak_memory(problem))
+    least, most = enough_bytes(min_memory(problem)), format_bytes(peak_memory(problem))
     return {
         "memory": f"{least} at least, {most} in the plain run",
         "resident": format_bytes(graph_of(problem).resident),
@@ -217,7 +218,7 @@ def _frontier(found: Frontier) -> Table:
     chosen = [k * (count - 1) // max(1, most - 1) for k in range(most)]
     rows: list[tuple[str, ...]] = []
     for k in chosen:
-        one, memory = found.results[k], format_bytes(int(found.memory[k]))
+        one, memory = found.results[k], enough_bytes(int(found.memory[k]))
         rows.append((memory, "no plan found") if one is None else (memory, *_figures(one)))
     note = f"ideal: {format_seconds(found.ideal)}, with enough memory"
     if most < count:
@@ -237,7 +238,8 @@ def _fit(found: Fit) -> Table:
     for one in found.ways:
         largest = [] if not found.searched else ["not sought"] if one.largest is None else [str(one.largest)]
         spare = one.note == LARGER  # what it needs for this batch is of no use
-        rows.append((one.name, *(("", "") if spare else (format_bytes(one.peak_memory), time_of(one))), *largest))
+        costs = ("not needed", "") if spare else (format_bytes(one.peak_memory), time_of(one))
+        rows.append((one.name, *costs, *largest))
     verdict = "fit" if found.fits else "do not fit"
     return Table(
         title=f"{found.name}: {format_bytes(found.peak_memory)} {verdict} into {format_bytes(found.memory)}",
@@ -297,7 +299,7 @@ def _bounds(found: Bounds) -> Table:
     if found.best < found.recompute:
         best += f", also in pieces; {_covers(found.recompute, whole)}"
     elif found.recompute < found.best < math.inf:
-        best += f"; with those that recompute {format_bound(found.recompute)}"
+        best = f"{_covers(found.recompute, whole)}; {best}"
     rows = {
         "best": best,
         "compute": f"{format_bound(found.compute)} of all plans",

@@ -17,7 +17,7 @@ from memsched.study.comparison import Comparison
 from memsched.study.fit import Fit, Way
 from memsched.study.frontier import Frontier
 from memsched.study.sweep.table import Sweep
-from memsched.support.formats import format_bytes, format_percent, format_seconds, unit_written
+from memsched.support.formats import enough_bytes, format_bytes, format_percent, format_seconds, unit_written
 from memsched.validation.plan import ValidationReport
 
 
@@ -129,7 +129,7 @@ def unit_of(shown: object) -> str:
 def needed(count: int, best: Result | None) -> str:
     """A memory that is enough, in the unit of the memory of the best of the other plans."""
     if best is None:
-        return format_bytes(count)
+        return enough_bytes(count)
     return told_bytes(count, unit_written(best.device), best.problem, up=True).partition(" (")[0]
 
 

@@ -178,7 +178,7 @@ def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object], 
         if none or not isinstance(problem, Chain | GraphFamily):
             _carry(_draft(problem, "pebbles", rung, _left(until)), problem, device, plans)
     if plans:
-        return min(plans, key=attrgetter("makespan"))
+        return min(plans, key=lambda one: (one.makespan, one.timeline.bytes_out + one.timeline.bytes_in))
     raise _none_found(problem, device, found, seconds)
 
 

@@ -18,6 +18,7 @@ OFFLOADED = "optimizer on the host"
 UPDATED = "update in the step"
 LARGER = "for larger inputs"
 MICRO = "micro-batches"
+_LEFT = 0.88  # of a GPU's memory, for what PyTorch's allocator does not lose between tensors
 _FASTER = 0.95  # of the time of another way, so that it is worth a word
 
 
@@ -222,7 +223,8 @@ def _how(way: str, found: Fit) -> str:
         return f"split the batch into {parts} parts, add up the gradients of loss / {parts}, and step once for all"
     written = exact_bytes(memory, unit_written(memory)).partition(" (")[0].replace(" ", "")
     budget = f'"{written}"' if parse_bytes(written) == memory else str(memory)
-    less = "of a GPU, give 10 to 15 % less than it has: PyTorch's allocator needs that much"
+    rest = format_bytes(_LEFT * memory, unit_written(memory)).replace(" ", "")
+    less = f"if that is all of a GPU, ask again for {rest}: PyTorch's allocator needs 10 to 15 %"
     if way == UPDATED:
         call = f"memsched.torch.plan_step(model, args, loss, budget={budget}, optimizer=optimizer, update=True)"
         return f"{way}: {call}; {less}"

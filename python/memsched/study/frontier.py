@@ -18,7 +18,7 @@ from memsched.planners.call import Draft, tried_until
 from memsched.planners.entry import for_all, takes
 from memsched.planners.registry import least_on, planner_named
 from memsched.planners.remat.recompute import make_table, most_slots
-from memsched.problems.budget import make_device, memory_of, refuse_percents
+from memsched.problems.budget import make_device, memory_of, memory_percent, refuse_percents
 from memsched.problems.problem import ChunkLike, Problem, altered, graph_of, peak_memory
 from memsched.result import Result
 from memsched.study.auto import plan_of
@@ -98,10 +98,14 @@ class Frontier(Figures, Drawn):
         from memsched.study.sweep.rows import STATUSES, planned, point_of
         from memsched.study.sweep.table import columns_of
 
-        names = ("problem", "planner", "memory", "bandwidth", *STATUSES["planned"], "bound_on", "estimate")
+        named = ("problem", "planner", "memory", "memory_percent", "bandwidth")
+        names = (*named, *STATUSES["planned"], "bound_on", "estimate", "ideal")
         outcomes = zip(self.memory.tolist(), self.results, strict=True)
-        rows = [{"memory": memory, **(planned(one) if one is not None else {})} for memory, one in outcomes]
-        point = {"planner": self.planner, **point_of(self.problem, self.device)}
+        rows = [
+            {"memory": at, "memory_percent": memory_percent(at, self.problem), **({} if one is None else planned(one))}
+            for at, one in outcomes
+        ]
+        point = {"planner": self.planner, "ideal": self.ideal, **point_of(self.problem, self.device)}
         return columns_of([{**point, **row} for row in rows], *names)
 
     def __repr__(self) -> str:

@@ -18,7 +18,7 @@ from memsched.planners.registry import PLANNERS
 from memsched.problems.problem import least_memory, peak_memory
 from memsched.result import Result
 from memsched.torch.compiled.as_graph import LEAVE
-from memsched.torch.errors import CaptureError
+from memsched.torch.errors import CaptureError, said
 from memsched.torch.nests import tensors_of, with_tensors
 from memsched.torch.weightless import fake_mode_of
 
@@ -100,7 +100,7 @@ def told_of(what: str, *, given: bool) -> Iterator[None]:
     except Exception as error:  # of any kind: the model's own
         if given:
             raise
-        raise OtherSizeError(f"at {what} the model cannot run: {error}") from error
+        raise OtherSizeError(f"at {what} the model cannot run: {said(error)}") from error
 
 
 def plan_within(graph: Graph, device: Device, time_limit: float | None, **more: Any) -> Result:

@@ -210,8 +210,7 @@ class TorchPlan(ShowsResult):
         On CUDA, tensors that differ between two plain steps are left out: atomic additions make them differ. On the CPU
         all count, and the step runs with all copies at the earliest and at the latest legal moment, and with NaN in
         memory that holds nothing. The model is left as it was. The plain step must fit the device. The results are
-        summed up: a `loss` is counted in the plan, and not run here. It takes the time of several steps, and of
-        capturing them anew.
+        summed up, without the `loss` that the plan counts. It takes the time of several steps, captured anew.
 
         Parameters
         ----------
@@ -221,8 +220,7 @@ class TorchPlan(ShowsResult):
         Raises
         ------
         MemschedError
-            Naming the first tensor that differs, or the bytes that exceed the budget; or the step is not the one that
-            was planned.
+            Naming the first tensor that differs, the bytes that exceed the budget, or another step than was planned.
         """
         check_model(model)
         with told(model, args, kwargs):
@@ -234,6 +232,7 @@ class TorchPlan(ShowsResult):
                 group=self._group,
                 plan=self.plan,
                 device=self.device,
+                without_loss=self._loss.most > 0,
             )
 
     def export(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,6 +28,7 @@ from memsched.torch.profile import named_model
 from memsched.torch.ways import GIVE, Asked
 
 PLANNER_SECONDS = 5.0
+_EVERY = 15.0  # seconds between lines about the work
 
 
 @public
@@ -63,7 +66,8 @@ def fit(
         Search for the largest batches, too: it takes several times as long. "length" searches for the largest length of
         sequences instead, in dimension 1 of all inputs that have one.
     progress : callable, optional
-        Called with a line about the work: what runs, and for how many samples.
+        Called with a line about the work: what runs, and for how many samples. By default such a line goes to stderr
+        every 15 seconds.
 
     Returns
     -------
@@ -106,8 +110,21 @@ def fit(
     )
     leaves = (one for one in (*model.parameters(), *tensors_of((args, kwargs))) if one.is_leaf)
     with told(model, args, kwargs, loss), gradients_aside(leaves):  # a step releases them before it computes others
-        more = (options, bytes_, progress, searched)
+        more = (options, bytes_, progress or _now_and_then(), searched)
         return Asked(model, tuple(args), dict(kwargs or {}), optimizer, loss, *more).answered()
+
+
+def _now_and_then() -> Say:
+    """Tells on stderr how far a long search is."""
+    told_at = time.monotonic()
+
+    def say(line: str) -> None:
+        nonlocal told_at
+        if time.monotonic() - told_at >= _EVERY:
+            told_at = time.monotonic()
+            print(f"memsched: {line}", file=sys.stderr)
+
+    return say
 
 
 def _searched(largest: object, given: Any) -> str | None:

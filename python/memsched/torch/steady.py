@@ -43,7 +43,8 @@ def steady(
 ) -> Steady:
     """Count the bytes of a plain training step. Nothing is computed, and no memory is needed for its tensors.
 
-    It is the second of two, so that the optimiser's state is there. Gradients are released after each step. Of the
+    It is the second of two, so that the optimiser's state is there. Gradients are released after each step, and what
+    the model returned is held until then, as in a variable of the caller's. Of the
     micro-batches that a step accumulates, two are counted at most: the others are as the second. With a GPU's compute
     capability, what its kernels keep for the backward counts, and an optimiser updates its parameters together, as on
     CUDA if nobody says otherwise.
@@ -121,9 +122,9 @@ class _Counted:
 
     def _learn(self) -> None:
         torch.clear_autocast_cache()  # a step has a region of its own around its forward, which makes its casts anew
-        result = self._model(*self._args, **self._kwargs)
-        if self._loss is not None:
-            result = self._loss(result)
+        held = result = self._model(*self._args, **self._kwargs)
+        if self._loss is not None:  # what the model returned is held until the end, as in a variable of the caller's
+            result = self._loss(held)
             check_loss(result)
         torch.clear_autocast_cache()
         differentiable = [one for one in tensors_of(result) if one.requires_grad]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -37,22 +37,26 @@ class Verified:
         results are laid out as it traced them. It has the same bits where everything is kept.
     difference : float
         By how much outputs and gradients differ at most, as a share of their norms: 0 where none does.
+    without_loss : bool
+        Whether the plan counts a loss that was not run, so that the peak may be lower than the plan's.
     """
 
     peak_memory: int
     reordered: str | None
     difference: float = 0.0
+    without_loss: bool = False
 
     def __str__(self) -> str:
         same = "the bits of plain PyTorch"
         if self.reordered is not None:
             same = f"{same} but for {self.reordered}, by {self.difference:.1e} of its norm, as without a plan"
-        return f"{same}; {exact_bytes(self.peak_memory, unit_written(self.peak_memory))} at the peak"
+        less = ", without the loss that the plan counts" if self.without_loss else ""
+        return f"{same}; {exact_bytes(self.peak_memory, unit_written(self.peak_memory))} at the peak{less}"
 
     def joined(self, other: Verified) -> Verified:
         """With another step that takes turns with this one."""
         peak, difference = max(self.peak_memory, other.peak_memory), max(self.difference, other.difference)
-        return Verified(peak, self.reordered or other.reordered, difference)
+        return replace(self, peak_memory=peak, reordered=self.reordered or other.reordered, difference=difference)
 
 
 def verified(
@@ -64,6 +68,7 @@ def verified(
     group: Callable[[], Group],
     plan: CompiledPlan,
     device: torch.device,
+    without_loss: bool = False,
 ) -> Verified:
     """Compare a planned step with a plain one: an error tells of a difference, or of what the plan does not hold.
 
@@ -117,7 +122,7 @@ def verified(
             f"the step used {used} of a budget of {budget}, as an operation allocates more "
             "than PyTorch tells of it; once applied, steps after the first are planned beside that, or refused"
         )
-    return Verified(Bytes(peak, unit_of_budget(plan)), reordered, difference)
+    return Verified(Bytes(peak, unit_of_budget(plan)), reordered, difference, without_loss)
 
 
 def unit_of_budget(plan: CompiledPlan) -> str:

@@ -49,7 +49,8 @@ _PLANNED = ("recompute", "recompute and offload")
 GIVE = {"optimizer": "give optimizer=...", "loss": "give loss=..., or a model that returns it"}
 _ALIGNED = 8  # lengths that are a multiple of it may run by other kernels
 _CHECKPOINTED = "under the model's own checkpoints; plans take no notice of them"
-_HELD = "a plan counts the model's results until the step ends, plain PyTorch until its loss has read them"
+_HELD = "the model's results count until the step ends, as where a variable holds them: out = model(x)"
+_TARGETS = "; a loss with targets of its own runs with one size: make them of the shape of the model's result"
 
 
 class Asked:
@@ -77,8 +78,10 @@ class Asked:
         self._own = size_of(self._given)
         self._searched = searched if searched and getattr(self._own, searched) else None
         self._returns_loss, self._others = False, 0
-        self._refused: set[Size] = set()  # with which the model does not run
-        self._unfound: list[str] = []  # largest sizes, and why not
+        self._refused: dict[Size, str] = {}  # with which the model does not run, and why
+        self._ran: set[Size] = set()  # others than the own with which it does
+        self._unfound: dict[str, list[str]] = {}  # by reason, the ways whose largest size is not known
+        self._untried: list[str] = []  # other ways, and why not
         self._again: dict[Size, float] = {}  # seconds of what the model's own checkpoints run again
         self._steps: dict[bool, dict[Size, Timed]] = {False: {}, True: {}}  # without updates and with them
         self.steady = functools.cache(self._steady)
@@ -102,7 +105,7 @@ class Asked:
                 found: Any = {f"largest_{searched}": self._largest_of(one.name, searched)}
                 ways[k] = replace(one, **found)
         most = ways[0].largest or 0
-        held = [_HELD] if any(one.largest is not None and one.largest < most for one in ways) else []
+        held = [_HELD] if self._loss is not None else []
         if plain.fits:  # the others are of use where they allow more
             ways[1:] = [one for one in ways[1:] if one.note != LARGER or (one.largest or math.inf) > most]
         times = str(self._at(own).facts["source"])
@@ -113,7 +116,7 @@ class Asked:
             doubted=disturbed(times),
             steady=self.steady(own),
             ways=tuple(ways),
-            assumed=(*self._not_given(), *held, *self._unfound),
+            assumed=(*self._not_given(), *held, *self._untried, *self._not_found()),
             with_loss=self._loss is not None,
         )
 
@@ -159,17 +162,25 @@ class Asked:
             return sizes.largest(known)
 
         updates, unit = name == UPDATED, _ALIGNED if searched == "length" else 1
-        if name == "plain":
-            return largest_aligned(largest_plain, start, unit)
-        if name not in (*_PLANNED, UPDATED):
+        if name not in ("plain", *_PLANNED, UPDATED):
             return None
         try:
-            found = largest_aligned(largest_planned, start, unit)
+            found = largest_aligned(largest_plain if name == "plain" else largest_planned, start, unit)
             reason = "" if found is not None else "in a dozen captures of the step"
         except CaptureError as error:  # which the step as it was given does not raise
             found, reason = None, f"at another {searched}, {error}"
-        self._unfound += [f"the largest {searched} of {name} was not found: {reason}"] if reason else []
+        # Of 1 nothing follows: normalisations need two, and 1 is broadcast to any.
+        why = [said for size, said in self._refused.items() if getattr(size, searched) > 1]
+        ran = any(getattr(size, searched) > 1 for size in self._ran)
+        if why and not ran and (searched == "batch" or (found or 0) < start):  # it runs with no other
+            found, reason = None, why[0] + (_TARGETS if self._loss is not None else "")
+        if reason:
+            self._unfound.setdefault(reason, []).append(name)
         return found
+
+    def _not_found(self) -> list[str]:
+        each = ((", ".join(ways), reason) for reason, ways in self._unfound.items())
+        return [f"the largest {self._searched} of {ways} was not found: {reason}" for ways, reason in each]
 
     def _plain(self) -> Way:
         need = self.steady(self._own).peak_memory + self._beside
@@ -216,7 +227,10 @@ class Asked:
             result = plan_within(graph, device, self._options.time_limit)
         except InfeasibleError:
             return self._way(UPDATED, max(least(graph, device), self._memory + 1), math.nan)
-        note = f"{format_seconds(seconds)} of it are updates, counted as passes over memory; other times have none"
+        loss = sum(op["choices"][0]["time"] for op in graph.ops) - seconds - self._seconds(self._own)
+        both = (f", and {format_seconds(loss)} the loss", "neither") if self._loss and loss > 0 else ("", "none")
+        note = "{} of it are updates, counted as passes over memory{}; other times have {}"
+        note = note.format(format_seconds(seconds), *both)
         return self._way(UPDATED, result.peak_memory, result.makespan, note)
 
     def _accumulated(self) -> list[Way]:
@@ -236,7 +250,8 @@ class Asked:
                     found = [self._way(f"{k} {MICRO}", need, math.nan, note)]
                 else:
                     return [self._way(f"{k} {MICRO}", need, k * self._seconds(size), note)]
-            except OtherSizeError:  # such as a normalisation of one sample
+            except OtherSizeError as error:  # such as a normalisation of one sample
+                self._untried += [] if found else [f"micro-batches were not tried: {error}"]
                 break
         return found
 
@@ -251,11 +266,15 @@ class Asked:
 
     def _runs(self, size: Size) -> bool:
         """Whether the model does."""
-        if size not in self._refused:
-            with contextlib.suppress(OtherSizeError):
-                return bool(self.steady(size))
-            self._refused.add(size)
-        return False
+        if size in self._refused:
+            return False
+        try:
+            self.steady(size)
+        except OtherSizeError as error:
+            self._refused[size] = str(error)
+            return False
+        self._ran.update({size} - {self._own})
+        return True
 
     def _need_of_update(self, times: float) -> int:
         """Of so many times the inputs."""

@@ -116,7 +116,10 @@ def study(result: Result, time_limit: Quantity | None = None, progress: Progress
 
 
 def _agreed(curve: Frontier, outcomes: Outcomes, budget: int) -> Frontier:
-    """The curve with the outcome at its budget, if that is faster; the outcome becomes what the curve then knows."""
+    """The curve with the outcome at its budget, if that is faster; one without a plan becomes the curve's.
+
+    A plan in the table stays what `compare` makes of it, though a point of a curve, by the clock, may be faster.
+    """
     known, memories, results = outcomes.get(curve.planner), curve.memory.tolist(), list(curve.results)
     if isinstance(known, Result):
         for at, (memory, found) in enumerate(zip(memories, curve.results, strict=True)):
@@ -124,7 +127,7 @@ def _agreed(curve: Frontier, outcomes: Outcomes, budget: int) -> Frontier:
                 device = altered(curve.device, memory=memory)
                 results[at] = known if memory == budget else Draft.of(known).on(known.problem, device)
     here = results[memories.index(budget)]
-    if here is not None and curve.planner in outcomes:
+    if here is not None and isinstance(known, MemschedError):
         outcomes[curve.planner] = here
     elif isinstance(known, InfeasibleError):
         enough = (memory for memory, found in zip(memories, results, strict=True) if found is not None)

@@ -149,8 +149,14 @@ def _plan(at: int, result: Result, summary: Summary, uses: list[TensorUse], stud
         "kinds": None if isinstance(result.problem, Chain) else _kind_table(f"kinds-{at}", result),
         "planners": planners,
         "planners_note": (_planners_note(result, study),),
-        "frontier_note": "" if study is None else footnote(study.curves),
+        "frontier_note": " ".join(filter(None, [footnote(study.curves), _CURVES])) if study and study.curves else "",
     }
+
+
+_CURVES = (
+    "A point is planned for a fraction of a second, so it may differ from the table, and from one page to the next, by "
+    "a few percent."
+)
 
 
 def _round_note(result: Result, summary: Summary) -> str:
@@ -162,10 +168,12 @@ def _round_note(result: Result, summary: Summary) -> str:
 def _planners_note(result: Result, study: Study | None) -> str:
     outcomes = {} if study is None else study.outcomes
     others = unasked({name: why for name, why in not_asked(result.problem).items() if name != result.planner})
+    timed = not isinstance(result.problem, Chain)
+    clock = " Planners that search had a time limit, so the machine counts." if timed else ""
     not_run = f" Not asked: {'; '.join(others)}." if others else ""
     return (
         f"With the same memory and link. {held_against('gap', [(result.planner, result), *outcomes.items()])}."
-        f"{_batch_note(result)}{not_run}"
+        f"{clock}{_batch_note(result)}{not_run}"
     )
 
 

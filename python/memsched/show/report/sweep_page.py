@@ -28,7 +28,7 @@ _PLANNERS = (
     Column(title="mean gap", kind="percent", hint="to the lower bound on plans of the planner's kind"),
     Column(title="worst gap", kind="percent", hint="to the lower bound on plans of the planner's kind"),
     Column(title="optimal", kind="count", hint="points where its plan is claimed to be optimal"),
-    Column(title="planned in", kind="seconds", hint="median over the points that it planned"),
+    Column(title="planned in, median", kind="seconds", hint="over the points that it planned"),
     Column(title="infeasible", kind="count"),
     Column(title="failed", kind="count"),
 )

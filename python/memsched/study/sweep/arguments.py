@@ -22,6 +22,7 @@ from memsched.study.sources import find_problem, link_bandwidth, name_in
 from memsched.study.sweep import points
 from memsched.study.sweep.rows import is_option
 from memsched.support import checks, quantities
+from memsched.support.arguments import tell
 from memsched.support.files import path_of
 from memsched.support.units import parse_bandwidth
 
@@ -160,6 +161,19 @@ def options_of(planner: str, problem: Problem, options: Mapping[str, Options]) -
     return {**common, **options.get(planner, {})}
 
 
+def _tell_of_names(problems: Sequence[points.SweptProblem]) -> None:
+    """Tell of problems that have one name: rows are grouped by it."""
+    keys: dict[str, set[str]] = {}
+    for one in problems:
+        keys.setdefault(one.name, set()).add(one.key)
+    for name, several in keys.items():
+        if len(several) > 1:
+            tell(
+                f"{len(several)} problems of the sweep are called {shown(name)}; give them names, as in "
+                'Chain(.., name="mine"), or tell their rows apart by problem_key'
+            )
+
+
 def read_groups(
     problems: Sequence[Given] | Given,
     planners: Iterable[str] | str | None,
@@ -184,6 +198,7 @@ def read_groups(
     each = len(planners) if isinstance(planners, list) else 1
     points.check_count(len(given) * max(1, each), len(memory), links)
     loaded = [read_problem(one) for one in given]
+    _tell_of_names(loaded)
     wanted = read_options(options)
     named = [read_planners(planners, one.problem, wanted) for one in loaded]
     points.check_count(sum(map(len, named)), len(memory), links)

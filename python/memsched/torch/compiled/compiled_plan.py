@@ -53,7 +53,8 @@ class CompiledPlan(ShowsResult):
     @property
     def title(self) -> str:
         """What is planned: the step, and its inputs."""
-        return self.result.graph.name + (f" on {self.given}" if self.inputs else "")
+        beside = " beside gradients from before" if self.resident.gradients else ""
+        return self.result.graph.name + (f" on {self.given}" if self.inputs else "") + beside
 
     @property
     def given(self) -> str:
