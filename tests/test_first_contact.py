@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -283,3 +284,43 @@ def test_the_table_of_a_report_is_that_of_compare() -> None:
             other = found[name]
             assert isinstance(other, ms.Result)
             assert other.makespan == one.makespan
+
+
+def test_what_fits_is_saved_and_read_again(tmp_path: Path) -> None:
+    steady = Steady(parameters=1, buffers=0, inputs=1, optimizer=0, gradients=1, peak_forward_backward=9, peak_update=0)
+    ways = (
+        Way(name="plain", fits=False, peak_memory=9000, makespan=1.0, largest_batch=3),
+        Way(name="recompute", fits=True, peak_memory=5000, makespan=None, note="of a kind"),
+    )
+    fit = Fit(name="n", memory=6000, times="t", steady=steady, ways=ways, assumed=("no loss, none", "b"), doubted=True)
+    fit.save(tmp_path / "fit.json")
+    assert Fit.load(tmp_path / "fit.json") == fit
+    document = fit.to_json()
+    for changed, said in (
+        ({"fits": True}, "fits and peak_memory of the fit are [True, 9000]; its ways say otherwise"),
+        ({"ways": []}, "ways of the fit is []; it must be a list that is not empty"),
+        ({"ways": [{"name": "plain"}]}, "ways[0] of the fit lacks 'fits', 'peak_memory', 'makespan'"),
+        ({"assumed": [3]}, "assumed[0] of the fit is 3"),
+        ({"steady": {**document["steady"], "inputs": -1}}, "inputs of steady of the fit is -1"),
+        ({"more": 1}, "the fit has the unknown key 'more'"),
+    ):
+        refused(lambda changed=changed: Fit.from_json({**document, **changed}), said)
+    refused(lambda: ms.Result.load(tmp_path / "fit.json"), "memsched-fit/1")
+
+
+def test_a_file_of_what_fits_with_any_value_changed_is_read_or_refused() -> None:
+    steady = Steady(parameters=1, buffers=0, inputs=1, optimizer=0, gradients=1, peak_forward_backward=9, peak_update=0)
+    ways = (Way(name="plain", fits=False, peak_memory=9000, makespan=1.0, largest_batch=3),)
+    text = json.dumps(Fit(name="n", memory=6000, times="t", steady=steady, ways=ways, assumed=("a",)).to_json())
+    parts = re.split(r'((?<=: )(?:[^\s,\[{}\]"]+|"[^"]*"))', text)  # every second is a value
+    assert len(parts) > 40
+    for at in range(1, len(parts), 2):
+        for other in ("null", '"x"', "-1", "1.5", "true", "[]", "{}", str(2**70), '"\\u001b[31m"'):
+            changed = "".join([*parts[:at], other, *parts[at + 1 :]])
+            try:
+                read = Fit.from_json(changed)
+            except ms.MemschedError:
+                continue
+            assert str(read)
+            assert repr(read)
+            assert read.next_step

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import Any, TypeVar
 
 from memsched.errors import InvalidInputError, shown
 from memsched.problems.machines import machine
 from memsched.problems.specs import parse_autocast, parse_input, parse_loss, parse_model, parse_optimizer
-from memsched.support import quantities
+from memsched.support import checks, quantities
+from memsched.support.documents import Document, Saved, Source, check_keys, read_document
 from memsched.support.formats import Bytes, exact_bytes, format_bytes, unit_written
 from memsched.support.units import BYTES_FORMS, parse_bandwidth, parse_bytes
 from memsched.support.views import Columns, Drawn, Tabular
 
+_FORMAT = "memsched-fit/1"
+_MOST = 2**62  # of counted bytes and samples
 _LEAST = 1000  # bytes of a device: with less, a unit is missing
 OFFLOADED = "optimizer on the host"
 UPDATED = "update in the step"
@@ -64,8 +67,8 @@ class Way:
         Bytes of the whole process at the peak; what it needs at least, if it does not fit.
     makespan : float or None
         Simulated seconds of forward and backward, transfers included; where it does not fit, those on a device with
-        enough memory, or None if there is no plan. An optimiser's own operations are counted where they are a part of
-        the step ("update in the step") and nowhere else.
+        enough memory, or None if there is no plan. An optimiser's own operations, and a loss outside of the model, are
+        counted where they are a part of the step ("update in the step") and nowhere else.
     largest_batch : int or None
         The most samples in dimension 0 of the inputs that fit; 0 if not even one does, None if it was not asked or not
         found.
@@ -91,7 +94,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit(Drawn, Tabular):
+class Fit(Drawn, Tabular, Saved):
     """Whether a training step fits, and how. Made by `memsched.torch.fit`.
 
     Attributes
@@ -197,10 +200,30 @@ class Fit(Drawn, Tabular):
             return f"; no smaller batch helps{unless}: {what} {format_bytes(needed, unit_written(self.memory))}"
         return "" if any(one.largest == 0 for one in self.ways) else "; or a smaller batch"
 
-    def to_json(self) -> dict[str, Any]:
-        """The figures, as JSON has them."""
+    def to_json(self) -> Document:
+        """The form `memsched-fit/1`: the attributes, and whether the plain step fits."""
         said = {**asdict(self), "ways": [asdict(one) for one in self.ways], "assumed": list(self.assumed)}
-        return {"fits": self.fits, "peak_memory": self.peak_memory, **said}
+        return {"format": _FORMAT, "fits": self.fits, "peak_memory": self.peak_memory, **said}
+
+    @classmethod
+    def from_json(cls, source: Source) -> Fit:
+        """Read `memsched-fit/1` from a dict, a JSON text or a file. Its figures are claims of that file."""
+        document = dict(read_document(source, _FORMAT))
+        claimed = [document.pop(key, None) for key in ("fits", "peak_memory")]
+        ways, assumed = document.get("ways"), document.get("assumed", [])
+        if not isinstance(ways, list) or not ways:
+            raise InvalidInputError(f"ways of the fit is {shown(ways)}; it must be a list that is not empty")
+        if not isinstance(assumed, list):
+            raise InvalidInputError(f"assumed of the fit is {shown(assumed)}; it must be a list")
+        read: dict[str, Any] = {
+            "steady": _read(Steady, document.get("steady"), "steady of the fit"),
+            "ways": tuple(_read(Way, one, f"ways[{k}] of the fit") for k, one in enumerate(ways)),
+            "assumed": tuple(checks.text(f"assumed[{k}] of the fit", one) for k, one in enumerate(assumed)),
+        }
+        found = _read(cls, document, "the fit", read)
+        if claimed != [found.fits, found.peak_memory]:
+            raise InvalidInputError(f"fits and peak_memory of the fit are {shown(claimed)}; its ways say otherwise")
+        return found
 
     def _columns(self) -> Columns:
         return {
@@ -211,6 +234,35 @@ class Fit(Drawn, Tabular):
             "largest_batch": (int, [one.largest_batch for one in self.ways]),
             "largest_length": (int, [one.largest_length for one in self.ways]),
         }
+
+
+_Part = TypeVar("_Part")
+
+
+def _read(kind: type[_Part], document: object, what: str, known: dict[str, Any] | None = None) -> _Part:
+    """A part of a fit from its document; `known` are attributes that were read already."""
+    if not isinstance(document, dict):
+        raise InvalidInputError(f"{what} is {shown(document)}; it must be an object")
+    parts, values = fields(kind), dict(known or {})  # type: ignore[arg-type]  # each is a dataclass
+    required = tuple(one.name for one in parts if one.default is MISSING)
+    check_keys(document, what, required, tuple(one.name for one in parts if one.default is not MISSING))
+    for one in parts:
+        if one.name in document and one.name not in values:
+            values[one.name] = _value(f"{one.name} of {what}", document[one.name], str(one.type))
+    return kind(**values)
+
+
+def _value(name: str, value: object, kind: str) -> Any:
+    """A plain value, checked."""
+    if value is None and kind.endswith(" | None"):
+        return None
+    if kind == "bool":
+        return checks.flag(name, value)
+    if kind == "str":
+        return checks.text(name, value)
+    if kind.startswith("float"):
+        return checks.non_negative(name, value, "seconds")
+    return checks.count(name, value, 0, _MOST)
 
 
 def _how(way: str, found: Fit) -> str:

@@ -18,6 +18,7 @@ FORMATS = {
         "a plan of a PyTorch model",
         "memsched.torch.TorchPlan.load, `memsched plot` and report read",
     ),
+    "memsched-fit": ("what fits a device", "memsched.torch.Fit.load reads"),
     "memsched-compiled": ("a plan that torch.compile cached", "only memsched.torch reads"),
 }
 SQLITE = b"SQLite format 3\0"
