@@ -154,7 +154,7 @@ def _notes(found: Sweep, kept: int, seconds: float) -> list[str]:
     if fewer:
         most = max(counts.values())
         notes.append(
-            f"means are over a planner's own plans, and some have fewer than {most}, of easier points: "
+            f"means are over a planner's own plans, and some have fewer than {most}, at other points: "
             f"{', '.join(fewer)}; best compares point by point"
         )
     tabled = sorted({row["planner"] for row in found if row["table_slots"] is not None})

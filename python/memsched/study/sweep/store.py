@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any
 
-from memsched.errors import StoreError, shown
+from memsched.errors import InvalidInputError, StoreError, shown
 from memsched.problems.budget import memory_percent
 from memsched.problems.problem import Problem, problem_from
 from memsched.study.sweep.points import Group, SweptProblem, known_keys
@@ -233,7 +233,10 @@ class Store:
             known = isinstance(name, str) and isinstance(source, str | None)
             if not known or not isinstance(ideal, float) or not 0 <= ideal < math.inf:
                 raise damaged(self.path, f"its problem {facts[0]!r:.100} has values where none belong")
-            found[facts[0]] = (name, ideal, problem_from(self.problem(facts[0])[1]))
+            try:
+                found[facts[0]] = (name, ideal, problem_from(self.problem(facts[0])[1]))
+            except InvalidInputError as error:
+                raise damaged(self.path, f"its problem {facts[0]!r:.100} is none ({error})") from error
         return found
 
     def _row(self, values: tuple[Any, ...], problems: dict[str, tuple[str, float, Problem]]) -> Row:

@@ -15,6 +15,7 @@ from torch import fx
 from memsched._core import Graph
 from memsched.torch.compiled.joint import Joint, Operation, Update, states_called
 from memsched.torch.compiled.sizes import NO_LOSS, LossBytes, Sizes
+from memsched.torch.errors import CaptureError
 
 LEAVE, RETURN, END = "leave", "return", "end"
 """Ops that no call of the step is: the caller takes the results, brings gradients, and takes gradients."""
@@ -141,8 +142,11 @@ class Visit:
         return [self._told(one) for one in values if isinstance(one, torch.Tensor)]
 
     def _told(self, one: torch.Tensor) -> str:
-        shape = "x".join(str(self.sizes.number(size)) for size in one.shape)
-        return f"{str(one.dtype).removeprefix('torch.')} {shape or 'scalar'}"
+        try:
+            shape = "x".join(str(self.sizes.number(size)) for size in one.shape) or "scalar"
+        except CaptureError:  # a size that is known only while the step runs
+            shape = "of some shape"
+        return f"{str(one.dtype).removeprefix('torch.')} {shape}"
 
     @property
     def loss_gradients(self) -> int:
