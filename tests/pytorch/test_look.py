@@ -453,9 +453,9 @@ class Broken(nn.Module):
 def test_looks_count_for_no_limit_of_pytorchs() -> None:
     """After eight of them training had no plan, in silence."""
     torch._dynamo.reset()
-    peaks = [mt.plan(Broken(), (torch.randn(8 + k, WIDTH),), budget="1GB").plan.peak_memory for k in range(10)]
-    assert len(set(peaks)) == 10
-    for k in range(10):
+    peaks = [mt.plan(Broken(), (torch.randn(8 + k, WIDTH),), budget="1GB").plan.peak_memory for k in range(9)]
+    assert len(set(peaks)) == 9
+    for k in range(9):
         model, x = Broken(), torch.randn(8 + k, WIDTH)
         mt.plan(model, (x,), budget="1GB").apply(model)
         before = len(mt.plans())
