@@ -72,7 +72,7 @@ def test_the_plan_that_was_followed_last_comes_last(tmp_path: Path) -> None:
         run(x(rows)).square().sum().backward()
         last = plans()[-1]
         assert last.inputs == (f"float32 {rows}x32",)
-        assert last.report().startswith(f"step on float32 {rows}x32: ")
+        assert last.report().startswith(f"step on float32 {rows}x32")
     assert len([one for one in plans() if id(one) not in before]) <= 4  # with and without gradients
     assert "all is kept: the budget is enough for that" in last.report()
     last.save(tmp_path / "plan.json")
@@ -80,6 +80,18 @@ def test_the_plan_that_was_followed_last_comes_last(tmp_path: Path) -> None:
     tight = torch.compile(layers(3), backend="memsched", options={"budget": "80%"})
     tight(x()).square().sum().backward()
     assert "all is kept" not in plans()[-1].report()
+
+
+def test_the_log_tells_when_a_step_is_planned(caplog: pytest.LogCaptureFixture) -> None:
+    run = torch.compile(layers(3), backend="memsched", dynamic=False, options={"budget": "1GB"})
+    with caplog.at_level("INFO", "memsched.torch"):
+        for rows in (64, 64, 48):
+            run(x(rows)).square().sum().backward()
+            for parameter in run.parameters():
+                parameter.grad = None
+    told = [one.getMessage() for one in caplog.records if one.name == "memsched.torch"]
+    assert len(told) == 2
+    assert all(one.startswith("a step is timed and planned for 1GB, in ") for one in told)
 
 
 class Counted(torch.autograd.Function):

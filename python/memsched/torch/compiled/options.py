@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
@@ -15,10 +17,12 @@ from memsched.planners.registry import PLANNERS, check_planner
 from memsched.problems.budget import read_memory
 from memsched.support import checks, quantities
 from memsched.support.arguments import meant
+from memsched.support.formats import format_seconds
 from memsched.support.units import parse_bandwidth, parse_bytes
 from memsched.torch.link import default_host_memory
 from memsched.torch.machines import Link, machine
 
+_LOG = logging.getLogger("memsched.torch")
 MODES = ("eager", "inductor")
 Made = TypeVar("Made")
 
@@ -144,13 +148,16 @@ def within_share(options: Options, allowed: Iterable[int], made: Callable[[Optio
     InfeasibleError
         That is too little, too.
     """
+    began = time.perf_counter()
     try:
-        return made(options)
+        found = made(options)
     except InfeasibleError as error:
         most = max(allowed, default=0)
         if not str(options.budget).rstrip().endswith("%") or most < error.min_memory:
             raise
-    return made(replace(options, budget=most))
+        found = made(replace(options, budget=most))
+    _LOG.info("a step is timed and planned for %s, in %s", options.budget, format_seconds(time.perf_counter() - began))
+    return found
 
 
 def device_for(memory: int, link: Link | None, options: Options) -> Device:
