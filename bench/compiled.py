@@ -38,8 +38,7 @@ from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.private import compile_joint, python_code
 from memsched.torch.meter import Meter
 
-EVERY = (4, 2, 1)
-STOCK = (0.3, 0.7)  # activation_memory_budget
+EVERY, STOCK = (4, 2, 1), (0.3, 0.7)  # every which block is checkpointed; activation_memory_budget
 CPU = torch.device("cpu")
 MATRIX = [
     torch.ops.aten.mm.default,

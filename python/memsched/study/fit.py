@@ -236,14 +236,14 @@ class Fit(Drawn, Tabular, Saved):
         }
 
 
-_Part = TypeVar("_Part")
+_Part = TypeVar("_Part", Steady, Way, Fit)
 
 
 def _read(kind: type[_Part], document: object, what: str, known: dict[str, Any] | None = None) -> _Part:
     """A part of a fit from its document; `known` are attributes that were read already."""
     if not isinstance(document, dict):
         raise InvalidInputError(f"{what} is {shown(document)}; it must be an object")
-    parts, values = fields(kind), dict(known or {})  # type: ignore[arg-type]  # each is a dataclass
+    parts, values = fields(kind), dict(known or {})
     required = tuple(one.name for one in parts if one.default is MISSING)
     check_keys(document, what, required, tuple(one.name for one in parts if one.default is not MISSING))
     for one in parts:
