@@ -124,9 +124,12 @@ def test_the_fastest_of_the_plans_counts(graph: ms.Graph, device: ms.Device, sha
             ms.validate(ms.superneurons(graph, device=named, strategy=strategy))
             continue
         assert ms.validate(plan).peak_memory <= memory
-        if memory >= ms.peak_memory(graph):
-            assert plan.offloaded == ()
-            assert plan.recomputed == ()
+        # At the peak of the plain run, room that is made may let an op take a faster algorithm, which needs scratch.
+        scratch = max(choice["workspace"] for one in graph.ops for choice in one["choices"])
+        ample = ms.superneurons(graph, max(1, ms.peak_memory(graph) + scratch), device=device, strategy=strategy)
+        assert (ample.offloaded, ample.recomputed) == ((), ())
+        if memory >= ms.peak_memory(graph) and not any(len(one["choices"]) > 1 for one in graph.ops):
+            assert (plan.offloaded, plan.recomputed) == ((), ())
 
 
 def test_the_plan_does_not_depend_on_how_python_hashes() -> None:
