@@ -61,3 +61,14 @@ def test_pooch2019(tmp_path: Path) -> None:
     claims = cells(report)
     assert len(claims) == 26
     assert all(len(row) == 5 and row[3] in VERDICTS for row in claims)
+
+
+def test_superneurons2018(tmp_path: Path) -> None:
+    rows, report = run("superneurons2018", tmp_path)
+    assert list(rows) == ["depths", "widths", "peaks"]
+    (depth,) = rows["depths"]
+    assert depth["bytes"] <= 12 * 10**9
+    plain, planned = (row["found"] for row in rows["widths"])
+    assert plain < planned
+    assert all(row["planned"] <= row["op"] < row["plain"] for row in rows["peaks"])
+    assert all(row[3] in VERDICTS for row in cells(report))

@@ -40,7 +40,7 @@ from bench.papers.verdict import (  # noqa: E402
     judge,
 )
 
-PAGES = ("europar2020", "pofo2021", "modnn2018", "pooch2019", "olla2022")
+PAGES = ("europar2020", "pofo2021", "modnn2018", "pooch2019", "olla2022", "superneurons2018")
 VALUES = st.floats(0.01, 100)
 OTHER = st.sampled_from(
     [Setting(algorithm="a beam"), Setting(hardware="another link"), Setting(network="another batch")]

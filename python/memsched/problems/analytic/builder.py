@@ -36,6 +36,7 @@ class Builder:
         self.gpu, self.batch = gpu, batch
         self.parameters = 0
         self.layer = 0
+        self._inputs: set[str] = set()
         self._tensors: list[dict[str, Any]] = []
         self._ops: list[dict[str, Any]] = []
         self._backward: list[Callable[[], None]] = []
@@ -44,6 +45,7 @@ class Builder:
     def input(self, name: str, channels: int, side: int, depth: int = 1) -> Map:
         """The input batch."""
         made = Map(name=name, channels=channels, depth=depth, height=side, width=side)
+        self._inputs.add(name)
         self._tensor(name, made, "input")
         return made
 
@@ -96,7 +98,7 @@ class Builder:
             arriving = self._gradient[y.name]
             wgrad = shape.choices(self.gpu, "wgrad")
             self._op(f"{y.name}.wgrad", "bwd", kind, layer, [x.name, arriving], [], wgrad, once=True)
-            if any(one["name"] == x.name and one["role"] == "input" for one in self._tensors):
+            if x.name in self._inputs:
                 return
             mask = [x.name] if x.relu else []
             dgrad = shape.choices(self.gpu, "dgrad", mask=x.relu)

@@ -50,7 +50,7 @@ def _alexnet(b: Builder) -> None:
     _classified(b, b.pool("pool5", x, 3, 2))
 
 
-def _resnet(b: Builder, *, counts: Sequence[int], bottleneck: bool) -> None:
+def resnet(b: Builder, *, counts: Sequence[int], bottleneck: bool) -> None:
     """As in Chainer: outputs of convolutions and ReLUs are kept; a block's first convolution has the stride."""
     x = b.norm_relu("relu1", b.conv("conv1", b.input("x", 3, SIDE), 64, 7, stride=2, pad=3))
     x = b.pool("pool1", x, 3, 2)
@@ -74,7 +74,7 @@ def _resnet(b: Builder, *, counts: Sequence[int], bottleneck: bool) -> None:
 def _resnext101_3d(b: Builder, frames: int, side: int) -> None:
     """ResNeXt-101 on clips (Hara et al., CVPR 2018): kernels of three dimensions, 32 groups, 400 classes of actions.
 
-    The grouped convolution has the stride of its residual block. Maps are kept as in `_resnet`. The pooling has no
+    The grouped convolution has the stride of its residual block. Maps are kept as in `resnet`. The pooling has no
     padding and rounds the sides up, which gives the sides of the original.
     """
     conv1 = b.conv("conv1", b.input("x", 3, side, frames), 64, 7, stride=2, pad=3, along=(7, 1, 3))
@@ -95,8 +95,8 @@ CLIPS = ("resnext101_3d",)  # networks whose input has frames
 NETWORKS: dict[str, Callable[..., None]] = {
     "alexnet": _alexnet,
     "fcn": _fcn,
-    "resnet34": partial(_resnet, counts=(3, 4, 6, 3), bottleneck=False),
-    "resnet50": partial(_resnet, counts=(3, 4, 6, 3), bottleneck=True),
+    "resnet34": partial(resnet, counts=(3, 4, 6, 3), bottleneck=False),
+    "resnet50": partial(resnet, counts=(3, 4, 6, 3), bottleneck=True),
     "resnext101_3d": _resnext101_3d,
     "vgg16": partial(_vgg, counts=(2, 2, 3, 3, 3)),
     "vgg19": partial(_vgg, counts=(2, 2, 4, 4, 4)),
