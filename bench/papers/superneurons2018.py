@@ -169,51 +169,47 @@ def cells(row: Row) -> list[str]:
 def report(parts: Parts, drawn: Drawn, environment: Row) -> str:
     """The Markdown of docs/results/superneurons2018.md."""
     head = ["ops", "peak", "over the time of all ops", "ops run again"]
-    return (
-        "\n\n".join(
+    sections = [
+        "# SuperNeurons, PPoPP 2018",
+        "Wang et al.: SuperNeurons: Dynamic GPU Memory Management for Training Deep Neural Networks. It is not one "
+        "of the five papers, but a baseline of two of them. Written by `python -m bench.papers.superneurons2018`; "
+        "points.json has every number. Only the paper's abstract is compared: its other figures were not at hand.",
+        environment_line(environment) + " Nothing here depends on the machine.",
+        f"Networks are by formula ([profiles](../profiles.md)) on a K40m with {MEMORY / 1e9:g} GB and a link of "
+        f"{LINK / 1e9:g} GB/s, times from a roofline, parameters and their gradients resident, the host without "
+        "limit. `superneurons` chooses among its four plans; every plan was validated. The plain run moves and "
+        "recomputes nothing, and frees what nobody reads again. The overhead is over all ops with their fastest "
+        "algorithms, so smaller workspaces are a part of it.",
+        *claims_section(claims(parts)),
+        "## The deepest network",
+        f"Residual networks of bottlenecks with stages of {BLOCKS[0]}, {BLOCKS[1]}, n and {BLOCKS[2]} blocks on "
+        "images of 224 x 224.",
+        table(
+            ["batch", "depth", "way", *head],
+            [[row["batch"], f"{row['depth'] or 0:,}", *cells(row)] for row in parts["depths"]],
+        ),
+        "## The largest batch",
+        table(
+            ["network", "batch", "way", *head],
+            [[row["network"], f"{row['found']:,}", *cells(row)] for row in parts["widths"]],
+        ),
+        *(f"![The deepest networks and the largest batches](superneurons2018/{file})" for file in drawn),
+        "## The least memory",
+        "What the plain run holds at its peak, what the largest op touches, and the peak of the plan with the "
+        "least memory, in MB; resident bytes are in all three.",
+        table(
+            ["network", "batch", "plain run", "largest op", "planned"],
             [
-                "# SuperNeurons, PPoPP 2018",
-                "Wang et al.: SuperNeurons: Dynamic GPU Memory Management for Training Deep Neural Networks. It is not one "
-                "of the five papers, but a baseline of two of them. Written by `python -m bench.papers.superneurons2018`; "
-                "points.json has every number. Only the paper's abstract is compared: its other figures were not at hand.",
-                environment_line(environment) + " Nothing here depends on the machine.",
-                f"Networks are by formula ([profiles](../profiles.md)) on a K40m with {MEMORY / 1e9:g} GB and a link of "
-                f"{LINK / 1e9:g} GB/s, times from a roofline, parameters and their gradients resident, the host without "
-                "limit. `superneurons` chooses among its four plans; every plan was validated. The plain run moves and "
-                "recomputes nothing, and frees what nobody reads again. The overhead is over all ops with their fastest "
-                "algorithms, so smaller workspaces are a part of it.",
-                *claims_section(claims(parts)),
-                "## The deepest network",
-                f"Residual networks of bottlenecks with stages of {BLOCKS[0]}, {BLOCKS[1]}, n and {BLOCKS[2]} blocks on "
-                "images of 224 x 224.",
-                table(
-                    ["batch", "depth", "way", *head],
-                    [[row["batch"], f"{row['depth'] or 0:,}", *cells(row)] for row in parts["depths"]],
-                ),
-                "## The largest batch",
-                table(
-                    ["network", "batch", "way", *head],
-                    [[row["network"], f"{row['found']:,}", *cells(row)] for row in parts["widths"]],
-                ),
-                *(f"![The deepest networks and the largest batches](superneurons2018/{file})" for file in drawn),
-                "## The least memory",
-                "What the plain run holds at its peak, what the largest op touches, and the peak of the plan with the "
-                "least memory, in MB; resident bytes are in all three.",
-                table(
-                    ["network", "batch", "plain run", "largest op", "planned"],
-                    [
-                        [
-                            row["network"],
-                            row["batch"],
-                            *(f"{row[key] / 1e6:,.1f}" for key in ("plain", "op", "planned")),
-                        ]
-                        for row in parts["peaks"]
-                    ],
-                ),
-            ]
-        )
-        + "\n"
-    )
+                [
+                    row["network"],
+                    row["batch"],
+                    *(f"{row[key] / 1e6:,.1f}" for key in ("plain", "op", "planned")),
+                ]
+                for row in parts["peaks"]
+            ],
+        ),
+    ]
+    return "\n\n".join(sections) + "\n"
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from memsched.torch.compiled.as_graph import Resident
     from memsched.torch.compiled.compiled_plan import CompiledPlan
     from memsched.torch.compiled.groups import plans
+    from memsched.torch.convolutions import algorithms
     from memsched.torch.model_plan import TorchPlan, plan
     from memsched.torch.preflight import fit
     from memsched.torch.step_plan import StepPlan
@@ -38,6 +39,7 @@ __all__ = [
     "TorchPlan",
     "Verified",
     "Way",
+    "algorithms",
     "fit",
     "plan",
     "plan_step",
@@ -52,6 +54,7 @@ _LATER = {
     "Resident": "memsched.torch.compiled.as_graph",
     "TorchPlan": "memsched.torch.model_plan",
     "Verified": "memsched.torch.verify",
+    "algorithms": "memsched.torch.convolutions",
     "fit": "memsched.torch.preflight",
     "plan": "memsched.torch.model_plan",
     "StepPlan": "memsched.torch.step_plan",

@@ -1,7 +1,11 @@
-"""How many bytes live in tensors, counted at every operation, on any device and on tensors without data."""
+"""How many bytes live in tensors, counted at every operation, on any device and on tensors without data.
+
+And how many an operation takes on a CPU while it runs, which no operation tells.
+"""
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -120,6 +124,25 @@ class Meter(TorchDispatchMode):
         if alive is not None:
             alive.live -= alive._sizes.pop(key, 0)  # an interrupt may have come before its bytes were noted
             alive._makers.pop(key, None)
+
+
+def with_workspace(call: Callable[[], Any]) -> tuple[Any, int]:
+    """What a call returns, and the most bytes that it held on the CPU beside that, as PyTorch's allocator tells it."""
+    kind = torch.autograd.ProfilerState.CPU
+    config = torch.autograd.ProfilerConfig(
+        kind, False, True, False, False, False, torch._C._profiler._ExperimentalConfig()
+    )  # of these, only the memory is asked for
+    torch.autograd._enable_profiler_legacy(config)
+    try:
+        found = call()
+    finally:
+        threads = torch.autograd._disable_profiler_legacy()
+    live = most = 0
+    for event in itertools.chain.from_iterable(threads):
+        if event.kind() == "memory_alloc":
+            live += event.cpu_memory_usage()
+            most = max(most, live)
+    return found, most - live
 
 
 @dataclass(frozen=True, slots=True)

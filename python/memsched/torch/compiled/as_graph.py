@@ -23,11 +23,20 @@ LEAVE, RETURN, END = "leave", "return", "end"
 Step = Mapping[str, Any]
 
 
+class Kernel(NamedTuple):
+    """One of several algorithms for an operation."""
+
+    name: str
+    seconds: float
+    workspace: int  # as in `Cost`
+
+
 class Cost(NamedTuple):
     """What one run of an operation takes."""
 
     seconds: float = 0.0
     workspace: int = 0  # bytes that its kernels allocate and give back, beside what it reads and writes
+    kernels: Sequence[Kernel] = ()  # where there is a choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,9 +322,10 @@ class _Part:
             reads += [self._chain] if self._chain is not None else []
             self._chain = self._order(op.node.name)
             writes.append(self._chain)
-        seconds, workspace = self._costs[op.number]
-        within = workspace + self._visit.sizes.within(op.node) + (self._value if op.backward else 0)
+        seconds, workspace, kernels = self._costs[op.number]
+        within = self._visit.sizes.within(op.node) + (self._value if op.backward else 0) + self.gathered
         within += self._visit.sizes.total(self._held.intersection(op.writes)) if len(op.writes) > 1 else 0
+        kernels = kernels or [Kernel("plain", seconds, workspace)]
         return {
             "name": self._prefix + op.node.name,
             "phase": "bwd" if op.backward else "fwd",
@@ -323,7 +333,7 @@ class _Part:
             "layer": op.number,
             "reads": reads,
             "writes": writes,
-            "choices": [{"alg": "plain", "time": seconds, "workspace": within + self.gathered}],
+            "choices": [{"alg": one.name, "time": one.seconds, "workspace": within + one.workspace} for one in kernels],
             "once": op.once,
         }
 

@@ -57,7 +57,7 @@ def timed(
     costs, source, link = _costs_of(visits, options)
     facts = {
         "format": cache.FORMAT,
-        "costs": [[list(cost) for cost in each] for each in costs],
+        "costs": [[list(cost[:2]) for cost in each] for each in costs],
         "source": source,
         "inputs": visits[0].inputs,
         "checkpointed": sum(len(run_again(visit.joint)) for visit in visits),

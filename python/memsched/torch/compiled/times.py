@@ -21,6 +21,7 @@ from memsched.torch.compiled.joint import UPDATE, Joint, Operation, is_foreign
 from memsched.torch.compiled.layouts import otherwise
 from memsched.torch.compiled.sizes import Sizes
 from memsched.torch.machines import Machine
+from memsched.torch.meter import with_workspace
 from memsched.torch.module_state import generators_unchanged
 from memsched.torch.nests import tensors_of
 from memsched.torch.roofline import Roofline
@@ -95,7 +96,7 @@ def _passed(node: fx.Node, sizes: Sizes) -> _Tried:
 def _tried(node: fx.Node, sizes: Sizes) -> _Tried:
     if not _can_be_tried(node):
         return _passed(node, sizes)
-    key = _key(node, sizes)
+    key = described(node, sizes)
     if key not in _measured:
         try:
             _measured[key] = _time(node, sizes)
@@ -192,6 +193,10 @@ def _time(node: fx.Node, sizes: Sizes) -> _Tried:
     del found
     if on:
         return _time_on_cuda(call, args, kwargs, on.pop())._replace(otherwise=laid_anew)
+    return _Tried(*_time_on_cpu(call, args, kwargs), laid_anew)
+
+
+def _time_on_cpu(call: Callable[..., Any], args: Any, kwargs: Any) -> tuple[float, float]:
     best, spent = (float("inf"), 0.0), 0.0
     other = torch.zeros(_CACHES, dtype=torch.uint8, device="cpu")
     for _ in range(_REPEATS):
@@ -200,7 +205,24 @@ def _time(node: fx.Node, sizes: Sizes) -> _Tried:
         best, spent = min(best, taken), spent + taken[0]
         if spent > _ENOUGH:
             break
-    return _Tried(*best, laid_anew)
+    return best
+
+
+def alone(node: fx.Node, sizes: Sizes, change: Callable[[Any], Callable[..., Any]]) -> tuple[float, int]:
+    """Seconds and workspace of an operation on made-up values, where its call is changed.
+
+    Workspace is what it allocates and gives back, as PyTorch's allocators tell it.
+    """
+    args, kwargs = _arguments(node, lambda one: _filled(one, sizes), sizes)
+    call = change(bound(node))
+    kept = call(*args, **kwargs)
+    on = next(one.device for one in tensors_of(kept))
+    if on.type == "cuda":
+        del kept
+        tried = _time_on_cuda(call, args, kwargs, on)
+        return tried.seconds, tried.workspace
+    kept, workspace = with_workspace(lambda: call(*args, **kwargs))
+    return _time_on_cpu(call, args, kwargs)[0], workspace
 
 
 def _time_on_cuda(call: Callable[..., Any], args: Any, kwargs: Any, device: torch.device) -> _Tried:
@@ -284,14 +306,16 @@ def _filled(example: torch.Tensor, sizes: Sizes) -> torch.Tensor:
     return flat.as_strided(shape, stride)
 
 
-def _key(node: fx.Node, sizes: Sizes) -> Any:
-    def described(one: fx.Node) -> Any:
+def described(node: fx.Node, sizes: Sizes) -> Any:
+    """An operation and what it is given, the same for operations that take as long."""
+
+    def argument(one: fx.Node) -> Any:
         example = one.meta.get("val")
         if isinstance(example, torch.Tensor):
             return (*map(tuple, _shape(example, sizes)), str(example.dtype), str(example.device))
         return str(example)
 
-    return str(node.target), repr(fx.map_arg((node.args, node.kwargs), lambda one: _Told(repr(described(one)))))
+    return str(node.target), repr(fx.map_arg((node.args, node.kwargs), lambda one: _Told(repr(argument(one)))))
 
 
 class _Told(str):
