@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -158,8 +159,8 @@ def test_wrong_calls_are_told() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="the networks are torchvision's")
 def test_the_benchmark_runs(tmp_path: Path) -> None:
-    pytest.importorskip("torchvision")
     call = [sys.executable, "-m", "bench.papers.modnn2018_measured", "--quick", "--out", str(tmp_path)]
     done = subprocess.run(call, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
