@@ -91,7 +91,7 @@ def test_all_algorithms_compute_the_same(layer: Any, dtype: torch.dtype) -> None
         torch.manual_seed(op.number)
         args, kwargs = _arguments(op.node, lambda one: _filled(one, visit.sizes), visit.sizes)
         results = []
-        for _, around, change in convolutions._ways(op.node, visit.sizes):
+        for _, around, change in convolutions._ways(op.node):
             with torch.no_grad(), around():
                 results.append(tensors_of(change(bound(op.node))(*args, **kwargs)))
         exact = results[0]
@@ -123,12 +123,6 @@ def test_modnn_chooses_among_what_was_measured(monkeypatch: pytest.MonkeyPatch) 
     assert chosen[1] == fastest
     scratch = [sum(found[name][alg]["workspace"] for name, alg in one.items()) for one in chosen]
     assert scratch[0] < scratch[1]
-
-
-def test_one_sample_is_not_split() -> None:
-    graph = algorithms(network(), (X[:1],), name="one")
-    assert all("by sample" not in one for one in choices_of(graph).values())
-    assert graph.name == "one"
 
 
 def test_a_loss_is_a_part_of_the_step() -> None:

@@ -43,7 +43,7 @@ def algorithms(
     `memsched.torch.plan(..).graph`. What PyTorch cannot run so is left out.
 
     A plan on this graph says what a choice would bring. PyTorch runs plans with "default" alone, as the algorithms
-    round otherwise.
+    round otherwise. Graphs of several batches are seldom a `GraphFamily`: some workspaces shrink as the batch grows.
 
     Parameters
     ----------
@@ -104,14 +104,14 @@ def algorithms(
 
 def _kernels(node: fx.Node, sizes: Sizes) -> Iterator[Kernel]:
     """What each algorithm takes, as far as PyTorch can run it."""
-    for name, around, change in _ways(node, sizes):
+    for name, around, change in _ways(node):
         with contextlib.suppress(RuntimeError), torch.no_grad():
             with around():
                 seconds, workspace = alone(node, sizes, change)
             yield Kernel(name, seconds, workspace)
 
 
-def _ways(node: fx.Node, sizes: Sizes) -> Iterator[tuple[str, _Around, Callable[[_Call], _Call]]]:
+def _ways(node: fx.Node) -> Iterator[tuple[str, _Around, Callable[[_Call], _Call]]]:
     """Names of algorithms, what is set while they run, and how they are called."""
     example = node.meta["val"]
     backward = node.target is CONVOLUTIONS[1]
@@ -122,9 +122,7 @@ def _ways(node: fx.Node, sizes: Sizes) -> Iterator[tuple[str, _Around, Callable[
         yield "native", functools.partial(torch.backends.cudnn.flags, enabled=False), _as_it_is
         return
     yield "gemm", _by_patches, _as_it_is
-    read: Any = node.args[1 if backward else 0]
-    if sizes.number(read.meta["val"].shape[0]) > 1:
-        yield "by sample", contextlib.nullcontext, _backward_by_sample if backward else _forward_by_sample
+    yield "by sample", contextlib.nullcontext, _backward_by_sample if backward else _forward_by_sample
 
 
 @contextlib.contextmanager
