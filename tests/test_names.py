@@ -13,7 +13,11 @@ import memsched
 PACKAGE = Path(memsched.__file__).parent
 ROOT = PACKAGE.parents[1]
 NAME = re.compile(r"(?<![\w./@-])(?:memsched|ms)(?:\.[A-Za-z_]\w*)+(?![\w/-]|\.(?:md|json|toml|sqlite|html)\b)")
-PAGES = [path for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")) if path.name != "CHANGELOG.md"]
+PAGES = [
+    path
+    for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
+    if path.name not in ("CHANGELOG.md", "migration.md")
+]
 NOT_OURS = {
     "memsched.form",
     "memsched.json",

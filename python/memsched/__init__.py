@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from memsched.show.report import write_report, write_sweep_report
     from memsched.show.trace import trace
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # The validator and the core know nothing of the package, so what they lack is added here.
 sys.modules[validate.__module__].__dict__["validate"] = validate = public(validate)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _PLAIN = (dict, list, tuple, str, int, float, np.number, type(None))  # of Python and, as numbers, of numpy
+_GONE = "memsched-torch-plan/1"
 _DEEPEST = 100  # levels of lists and objects in a document
 
 _TABLES = (".csv", ".tsv")
@@ -72,6 +73,8 @@ def _unexpected(found: object, formats: tuple[str, ...]) -> str:
     if found is None:
         return f"has no format; expected {wanted}{_own(formats)}"
     stem = found.partition("/")[0] if isinstance(found, str) else ""
+    if found == _GONE:
+        return f"has the format {found!r}, for an executor that left with version 0.1.0; plan the model again"
     if stem in [name.partition("/")[0] for name in formats]:
         return f"has the format {shown(found)}, of another version of memsched; expected {wanted}"
     if stem not in FORMATS:
