@@ -108,5 +108,5 @@ def test_a_byte_order_mark_is_no_part_of_a_document(tmp_path: Path) -> None:
 
 
 def test_a_plan_for_an_executor_that_is_gone_says_what_to_do() -> None:
-    with pytest.raises(ms.InvalidInputError, match="an executor that left with version 0.1.0; plan the model again"):
+    with pytest.raises(ms.InvalidInputError, match=r"an executor that left with version 0\.1\.0; plan the model again"):
         ms.Result.load(SAVED / "torch_plan.json")

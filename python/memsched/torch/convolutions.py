@@ -39,8 +39,8 @@ def algorithms(
     and backward, has several `choices` with the seconds and the workspace of each, measured on made-up values. The
     first is "default", what PyTorch runs. On a CPU the others are "gemm", without oneDNN: the patches of all samples
     are unfolded; and "by sample": as "default", one sample after the other. On CUDA they are "benchmark", the fastest
-    that cuDNN finds, and "native", without cuDNN; these have not run on a GPU yet. All other operations have one choice, as in
-    `memsched.torch.plan(..).graph`. What PyTorch cannot run so is left out.
+    that cuDNN finds, and "native", without cuDNN; these have not run on a GPU yet. What PyTorch cannot run so is left
+    out. All other operations have one choice, as in `memsched.torch.plan(..).graph`.
 
     A plan on this graph says what a choice would bring. PyTorch runs plans with "default" alone, as the algorithms
     round otherwise. Graphs of several batches are seldom a `GraphFamily`: some workspaces shrink as the batch grows.
