@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from memsched._core import Device, Graph
 from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.planners.registry import PLANNERS
-from memsched.problems.problem import least_memory, peak_memory
+from memsched.problems.problem import altered, least_memory, peak_memory
 from memsched.result import Result
 from memsched.torch.compiled.as_graph import LEAVE
 from memsched.torch.errors import CaptureError, said
@@ -115,10 +115,7 @@ def least(graph: Graph, device: Device) -> int:
     while high - low > high // 100:
         middle = (low + high) // 2
         try:
-            high = min(
-                middle,
-                plan_within(graph, Device.from_json({**device.to_json(), "memory": middle}), None, moves=0).peak_memory,
-            )
+            high = min(middle, plan_within(graph, altered(device, memory=middle), None, moves=0).peak_memory)
         except InfeasibleError:
             low = middle
     return high

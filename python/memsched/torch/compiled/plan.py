@@ -17,7 +17,7 @@ from memsched.errors import InfeasibleError, LimitError, MemschedError
 from memsched.planners.call import measured
 from memsched.planners.registry import PLANNERS, min_memory
 from memsched.problems.budget import parse_memory, slowest, told_bytes, told_memory, warn_if_slow
-from memsched.problems.problem import peak_memory
+from memsched.problems.problem import altered, peak_memory
 from memsched.result import Result
 from memsched.study.auto import plan as plan_graph
 from memsched.support.documents import Document, fields, plain
@@ -128,17 +128,15 @@ def plan_again(plan: CompiledPlan, document: Document, options: Options) -> tupl
     graph, before = plan.result.problem, plan.result.device
     assert isinstance(graph, Graph)
     memory = parse_memory(options.budget, graph, "the budget")
-    changed = {"memory": memory}
-    if options.host_memory is not None:
-        changed["host_memory"] = parse_bytes(options.host_memory, "host_memory")
-    device = Device.from_json({**before.to_json(), **changed})
+    host = {} if options.host_memory is None else {"host_memory": parse_bytes(options.host_memory, "host_memory")}
+    device = altered(before, memory=memory, **host)
     try:
         result = _solve(graph, device, options)
     except InfeasibleError as error:
         needed = error.min_memory
         if options.planner == "selective":
             budgets = [parse_memory(f"{percent}%", graph, "the budget") for percent in range(101)]
-            of: dict[int, Device] = {one: Device.from_json({**device.to_json(), "memory": one}) for one in budgets}
+            of: dict[int, Device] = {one: altered(device, memory=one) for one in budgets}
             found = _least_enough(budgets, memory, lambda one, effort: _solve(graph, of[one], options, effort))
             needed = found.device.memory
         raise too_small(graph, memory, f"{options.planner} needs", needed) from None
