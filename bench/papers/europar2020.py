@@ -1,6 +1,8 @@
-"""Figures 5 to 19 of Beaumont, Eyraud-Dubois, Shilova, Euro-Par 2020, from the shipped profiles.
+"""Figures 5 to 19 of Beaumont, Eyraud-Dubois, Shilova, Euro-Par 2020.
 
-python -m bench.papers.europar2020                 # about twenty minutes; resumes from build/bench/europar2020.jsonl
+The chains are captured with PyTorch; those of --quick are shipped.
+
+python -m bench.papers.europar2020                 # TIME; resumes from build/bench/europar2020.jsonl
 python -m bench.papers.europar2020 --quick --out /tmp/europar2020
 """
 
@@ -17,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from bench.common import Cache, Row, bandwidth, budget
+from bench.papers.europar2020_chains import NETWORKS, captured, names, parts_of
 from bench.papers.europar2020_claims import bound, report
 from bench.papers.page import Parts, arguments, publish
 
@@ -24,11 +27,6 @@ import memsched as ms
 from memsched import _core
 from memsched.problems.fluid import fluid_chain, prefix_set
 
-NETWORKS = (
-    *(f"resnet{depth}" for depth in (18, 34, 50, 101, 152)),
-    *(f"densenet{depth}" for depth in (121, 161, 169, 201)),
-    "inception_v3",
-)
 PLANNERS = ("dynprog", "greedy", "vdnn", "autoswap", "tflms", "offload")
 STYLES: dict[str, dict[str, Any]] = {  # Okabe and Ito's colours, told apart without colour by dashes
     "dynprog": {"color": "#0072B2", "linewidth": 1.8},
@@ -43,21 +41,13 @@ COLUMNS = ("profile", "network", "batch", "percent", "memory", "compute", "trans
 HASHED = (10.0, 30.0, 50.0, 70.0, 90.0)  # percent of memory at which the paper's hash tables run, too
 
 
-def parts_of(profile: str) -> tuple[str, int, int]:
-    """Network, image size and batch size."""
-    network, image, batch = profile.rsplit("-", 2)
-    return network, int(image), int(batch[1:])
+def able(chain: ms.Chain, device: ms.Device) -> list[str]:
+    """The planners for which the memory is enough."""
+    return [name for name in PLANNERS if device.memory >= ms.min_memory(chain, name)]
 
 
-@cache
-def least_memory(profile: str, planner: str) -> int:
-    """Bytes that a planner needs."""
-    return ms.min_memory(ms.profiles.load(profile), planner)
-
-
-def point(profile: str, percent: float, time_limit: float) -> Row:
+def point(chain: ms.Chain, profile: str, percent: float, time_limit: float) -> Row:
     """Makespans (seconds) of all planners at one memory limit; None where a planner has no plan."""
-    chain = ms.profiles.load(profile)
     device = ms.Device(budget(chain, percent), bandwidth(chain))
     network, _, batch = parts_of(profile)
     compute, transfer, fractional = _core.graph_bounds(ms.to_graph(chain), device, device.memory)
@@ -68,8 +58,7 @@ def point(profile: str, percent: float, time_limit: float) -> Row:
             strict=True,
         )
     )
-    able = [name for name in PLANNERS if device.memory >= least_memory(profile, name)]
-    found = ms.compare(chain, device=device, planners=able, time_limit=time_limit)
+    found = ms.compare(chain, device=device, planners=able(chain, device), time_limit=time_limit)
     for name in PLANNERS:
         outcome = found.get(name)
         row[name] = outcome.makespan if isinstance(outcome, ms.Result) else None
@@ -87,12 +76,11 @@ def greedy_estimate(chain: ms.Chain, device: ms.Device) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def ties(profile: str, percent: float, hashed: bool) -> Row:
+def ties(chain: ms.Chain, profile: str, percent: float, hashed: bool) -> Row:
     """DYNPROG's makespans (seconds) with the sets that its dynamic program comes upon; None without a plan or a run."""
-    chain = ms.profiles.load(profile)
     device = ms.Device(budget(chain, percent), bandwidth(chain))
     row: Row = {"profile": profile, "percent": percent, "paper": None, "hash": None, "hash slots": None}
-    if device.memory < least_memory(profile, "dynprog"):
+    if "dynprog" not in able(chain, device):
         return row
     row["paper"] = ms.dynprog(chain, device=device, ties="paper").makespan
     if hashed:
@@ -102,15 +90,27 @@ def ties(profile: str, percent: float, hashed: bool) -> Row:
 
 
 def work_of(
-    part: str, profiles: list[str], limits: list[float], time_limit: float, hashed: Sequence[float]
+    part: str,
+    load: Callable[[str], ms.Chain],
+    profiles: Sequence[str],
+    limits: list[float],
+    time_limit: float,
+    hashed: Sequence[float],
 ) -> Iterator[tuple[str, Callable[[], Row]]]:
     """Keys of the cache and what computes their rows."""
+
+    def points_of(profile: str, percent: float) -> Row:
+        return point(load(profile), profile, percent, time_limit)
+
+    def ties_of(profile: str, percent: float) -> Row:
+        return ties(load(profile), profile, percent, percent in hashed)
+
     for profile in profiles:
         for percent in limits:
             if part == "points":
-                yield f"points {profile} {percent} {time_limit}", partial(point, profile, percent, time_limit)
+                yield f"points {profile} {percent} {time_limit}", partial(points_of, profile, percent)
             else:
-                yield f"ties {profile} {percent}", partial(ties, profile, percent, percent in hashed)
+                yield f"ties {profile} {percent}", partial(ties_of, profile, percent)
 
 
 def curve(rows: list[Row], planner: str, value: Callable[[Row, float], float]) -> tuple[list[float], list[float]]:
@@ -230,29 +230,32 @@ def pictures(rows: list[Row], folder: Path) -> list[tuple[str, str, str]]:
     for network in NETWORKS:
         own = [name for name in order if parts_of(name)[0] == network]
         figures = {"r": "6-8", "d": "9-11", "i": "12"}[network[0]]
-        draw(f"ratio-{network}.png", f"Relative makespan, {network}", own, 2, True, figures)
+        draw(f"ratio-{network}.png", f"Relative makespan, {network}", own, 4, True, figures)
     number = 13
     for family in ("resnet", "densenet"):
         for image in (224, 500, 1000):
             own = [name for name in order if name.startswith(family) and parts_of(name)[1] == image]
             title = f"Throughput, {family}, images {image}x{image}"
-            draw(f"throughput-{family}-{image}.png", title, own, 4 if family[0] == "d" else 5, False, str(number))
+            draw(f"throughput-{family}-{image}.png", title, own, 4, False, str(number))
             number += 1
     own = [name for name in order if name.startswith("inception")]
-    draw("throughput-inception_v3.png", "Throughput, inception_v3", own, 2, False, str(number))
+    draw("throughput-inception_v3.png", "Throughput, inception_v3", own, 4, False, str(number))
     return drawn
 
 
 def measure(given: argparse.Namespace) -> tuple[Parts, Row]:
     """All points."""
-    profiles = given.profiles or [name for name in ms.profiles.names() if parts_of(name)[0] in NETWORKS]
+    profiles: Sequence[str] = given.profiles or names()
     limits, time_limit, known = given.limits, given.time_limit, Cache(given.cache)
     hashed: Sequence[float] = HASHED
+    load: Callable[[str], ms.Chain] = captured
     if given.quick:
+        load = ms.profiles.load
         profiles, limits, time_limit = ["resnet18-224-b32", "densenet121-224-b32"], [20.0, 50.0, 90.0], 0.05
         hashed, known = (50.0,), Cache(None)
     parts = {
-        part: known.through(work_of(part, profiles, limits, time_limit, hashed), part) for part in ("points", "ties")
+        part: known.through(work_of(part, load, profiles, limits, time_limit, hashed), part)
+        for part in ("points", "ties")
     }
     return parts, {"time_limit": time_limit}
 

@@ -333,7 +333,7 @@ def report(parts: Parts, drawn: list[tuple[str, str, str]], environment: Row) ->
     sections = [
         "# Euro-Par 2020, Figures 5 to 19",
         "Beaumont, Eyraud-Dubois, Shilova: Optimal GPU-CPU Offloading Strategies for Deep Neural Network Training. "
-        f"Written by `python -m bench.papers.europar2020` from {profiles} profiles and {limits} memory limits. 0 % "
+        f"Written by `python -m bench.papers.europar2020` from {profiles} chains and {limits} memory limits. 0 % "
         "is the least memory of any plan, 100 % the peak of the plain run; resident bytes do not count. All "
         "makespans are simulated, with whole transfers. dynprog uses 500 slots, offload searches for "
         f"{environment['time_limit']:g} s. LB is the bound of Proposition 3: the compute time, or the time to "
@@ -342,8 +342,9 @@ def report(parts: Parts, drawn: list[tuple[str, str, str]], environment: Row) ->
         environment_line(environment)
         + " Makespans do not depend on the machine, except for offload, whose search has a time limit.",
         "What differs from the paper: sizes are those of today's torchvision. Times come from a roofline model of "
-        "the same GPU (V100, 12.2 GB/s link), not from measurements (docs/profiles.md). The shipped profiles have "
-        "two batch sizes per image size, the paper has more. Our graph has separate tensors for a stage's output and "
+        "the same GPU (V100, 12.2 GB/s link), not from measurements (docs/profiles.md). The chains are captured as "
+        "`memsched profile` does it. Batches are powers of two, as in the paper, whose text does not say which. Our "
+        "graph has separate tensors for a stage's output and "
         "for the rest of what it saves, so some plans are better than the paper's model allows. The only figures in "
         "the paper's text are a ratio below 1.2 throughout, and 83 % of the best throughput, which is the same.",
         *claims_section(claims(parts)),

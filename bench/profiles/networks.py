@@ -37,14 +37,20 @@ class Source(NamedTuple):
     note: str = ""
 
 
+def vision(network: str, side: int, batch: int) -> Source:
+    """A network of torchvision on square images."""
+    spec = f"torchvision:{network}{_OPTIONS.get(network, '')}"
+    note = "without auxiliary classifier" if network in _OPTIONS else ""
+    return Source(network, spec, f"{batch}x3x{side}x{side}", note)
+
+
 def sources() -> dict[str, Source]:
     """By the name of the profile, sorted."""
-    found = {}
-    for network, sizes in _VISION.items():
-        spec = f"torchvision:{network}{_OPTIONS.get(network, '')}"
-        note = "without auxiliary classifier" if network in _OPTIONS else ""
-        for side, batch in sizes:
-            found[f"{network}-{side}-b{batch}"] = Source(network, spec, f"{batch}x3x{side}x{side}", note)
+    found = {
+        f"{network}-{side}-b{batch}": vision(network, side, batch)
+        for network, sizes in _VISION.items()
+        for side, batch in sizes
+    }
     found["gpt2-1024-b8"] = Source(
         "gpt2",
         f"transformers:gpt2?attn_implementation={_CAUSAL}",

@@ -125,6 +125,11 @@ def test_modnn_chooses_among_what_was_measured(monkeypatch: pytest.MonkeyPatch) 
     assert scratch[0] < scratch[1]
 
 
+@pytest.mark.parametrize("batch", [0, 1])
+def test_few_samples_or_none(batch: int) -> None:
+    assert all(len(one) == 3 for one in choices_of(algorithms(network(), (X[:batch],))).values())
+
+
 def test_a_loss_is_a_part_of_the_step() -> None:
     graph = algorithms(network(), (X,), loss=lambda result: result.square().mean())
     assert any(op["kind"] == "pow" for op in graph.ops)

@@ -154,7 +154,9 @@ def _forward_by_sample(call: _Call) -> _Call:
 
 
 def _backward_by_sample(call: _Call) -> _Call:
-    def backward(gradient: torch.Tensor, x: torch.Tensor, *rest: Any) -> list[torch.Tensor | None]:
+    def backward(gradient: torch.Tensor, x: torch.Tensor, *rest: Any) -> Any:
+        if len(x) == 0:
+            return call(gradient, x, *rest)
         needs_input = rest[-1][0]
         found = torch.empty_like(x) if needs_input else None
         sums: list[torch.Tensor | None] = [None, None]

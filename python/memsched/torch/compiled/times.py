@@ -216,7 +216,7 @@ def alone(node: fx.Node, sizes: Sizes, change: Callable[[Any], Callable[..., Any
     args, kwargs = _arguments(node, lambda one: _filled(one, sizes), sizes)
     call = change(bound(node))
     kept = call(*args, **kwargs)
-    on = next(one.device for one in tensors_of(kept))
+    on = next(one.device for one in tensors_of(args))
     if on.type == "cuda":
         del kept
         tried = _time_on_cuda(call, args, kwargs, on)
