@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -683,3 +684,18 @@ def test_a_long_search_tells_on_stderr_how_far_it_is(
     monkeypatch.setattr(preflight, "_EVERY", 0.0)
     fit(model, (x,), memory="1MB", device="v100", largest=False)
     assert capsys.readouterr().err.startswith("memsched: ")
+
+
+def test_searches_end_when_their_time_is_over() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 4))
+    asked: dict[str, Any] = {"memory": 60_000, "device": "v100"}
+    whole = fit(model, (torch.ones(64, 32),), **asked)
+    assert all(way.largest_batch for way in whole.ways if "micro" not in way.name)
+    assert fit(model, (torch.ones(64, 32),), **asked, search_limit=3600).to_json() == whole.to_json()
+    short = fit(model, (torch.ones(64, 32),), **asked, search_limit=1e-9)
+    assert all(way.largest_batch is None for way in short.ways)
+    assert [replace(way, largest_batch=None) for way in whole.ways] == list(short.ways)
+    assert any("was not found: in 1 ns; raise search_limit" in one for one in short.assumed)
+    with pytest.raises(ms.InvalidInputError, match="search_limit is -1"):
+        fit(model, (torch.ones(64, 32),), **asked, search_limit=-1)

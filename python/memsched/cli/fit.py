@@ -46,6 +46,7 @@ from memsched.support.formats import exact_bytes, format_bytes, unit_written
 @click.option("-b", "--bandwidth", metavar="RATE", help="Of the link to the host, such as 24GB/s.")
 @click.option("--time-limit", default="5", show_default=True, metavar="SECONDS", help="For the planner, each time.")
 @click.option("--largest/--no-largest", default=True, help="Search for the largest batches, too.")
+@click.option("--search-limit", metavar="SECONDS", help="For all searches of largest sizes together.")
 @click.option("--length", is_flag=True, help="Search for the largest length of sequences, dimension 1, instead.")
 @file_option("-o", "--output", help="Save a picture: .png, .svg or .pdf.")
 @quiet_option
@@ -61,6 +62,7 @@ def fit(
     bandwidth: str | None,
     time_limit: str,
     largest: bool,
+    search_limit: str | None,
     length: bool,
     output: str | None,
     as_json: bool,
@@ -82,7 +84,7 @@ def fit(
             f"--memory is {memory!r}; give a size, such as 80GiB: it is the device's, which has no share"
         )
     asked: dict[str, Any] = {"device": device, "memory": memory, "optimizer": optimizer, "autocast": autocast}
-    asked |= {"loss": loss, "bandwidth": bandwidth, "time_limit": time_limit}
+    asked |= {"loss": loss, "bandwidth": bandwidth, "time_limit": time_limit, "search_limit": search_limit}
     check_asked(model, input, **asked)  # before PyTorch is imported, which takes seconds
     try:
         from memsched.torch.preflight import fit_spec
@@ -95,7 +97,8 @@ def fit(
         more = f", and finding the largest {sizes}; --no-largest is quicker" if largest else ""
         click.echo(f"looking at {model}: counting its bytes{more}", err=True)
     with working(f"looking at {model}") as say:
-        found = fit_spec(model, input, **asked, largest="length" if largest and length else largest, progress=say)
+        sought = "length" if largest and length else largest
+        found = fit_spec(model, input, **asked, largest=sought, progress=say)
     if output is not None:
         found.plot(output)
     answer(as_json, found.to_json, _summary(found), "", table_like(table_of(found)), *found.notes, saved=[output])

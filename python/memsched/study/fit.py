@@ -319,6 +319,7 @@ def check_asked(
     autocast: str | None = None,
     bandwidth: str | float | None = None,
     time_limit: str | float | None = None,
+    search_limit: str | float | None = None,
 ) -> None:
     """Refuse what is wrong with texts before PyTorch is imported, which takes seconds.
 
@@ -334,6 +335,8 @@ def check_asked(
     if bandwidth is not None:
         parse_bandwidth(bandwidth)
     quantities.time_limit(time_limit)
+    if search_limit is not None:
+        quantities.seconds("search_limit", search_limit)
     parse_autocast(autocast)
     if input is not None:
         parse_input(input)

@@ -14,7 +14,7 @@ from memsched.errors import InvalidInputError
 from memsched.problems.specs import OWN_FORMS, parse_loss
 from memsched.study.auto import Say
 from memsched.study.fit import Fit, check_asked, device_memory
-from memsched.support import checks
+from memsched.support import checks, quantities
 from memsched.support.arguments import public
 from memsched.torch.batches import size_of
 from memsched.torch.compiled.look import Loss, check_inputs, check_model, device_of, options_of
@@ -46,6 +46,7 @@ def fit(
     reserve: str | int = 0,
     time_limit: str | float = PLANNER_SECONDS,
     largest: bool | str = True,
+    search_limit: str | float | None = None,
     progress: Say = None,
 ) -> Fit:
     """Say before training whether a step fits the device, and what each way to make it fit costs.
@@ -65,6 +66,9 @@ def fit(
     largest : bool or str
         Search for the largest batches, too: it takes several times as long. "length" searches for the largest length of
         sequences instead, in dimension 1 of all inputs that have one.
+    search_limit : float or str, optional
+        Seconds for all searches of largest sizes together: what was not found by then is left open, and told by name.
+        A step that is being captured or planned meanwhile is brought to its end.
     progress : callable, optional
         Called with a line about the work: what runs, and for how many samples. By default such a line goes to stderr
         every 15 seconds.
@@ -96,6 +100,7 @@ def fit(
     check_owner(optimizer, model)
     searched = _searched(largest, (args, kwargs))
     checks.progress(progress)
+    limit = None if search_limit is None else quantities.seconds("search_limit", search_limit)
     bytes_ = device_memory(memory) if memory is not None else memory_of(device, device_of(model))
     options = options_of(
         model,
@@ -110,7 +115,7 @@ def fit(
     )
     leaves = (one for one in (*model.parameters(), *tensors_of((args, kwargs))) if one.is_leaf)
     with told(model, args, kwargs, loss), gradients_aside(leaves):  # a step releases them before it computes others
-        more = (options, bytes_, progress or _now_and_then(), searched)
+        more = (options, bytes_, progress or _now_and_then(), searched, limit)
         return Asked(model, tuple(args), dict(kwargs or {}), optimizer, loss, *more).answered()
 
 
@@ -153,12 +158,13 @@ def fit_spec(
     bandwidth: str | None = None,
     time_limit: str | float = PLANNER_SECONDS,
     largest: bool | str = True,
+    search_limit: str | float | None = None,
     progress: Say = None,
 ) -> Fit:
     """`fit` for a model that a line of text names, an optimiser such as "adamw" and a loss such as "nets.py:loss"."""
     asked: dict[str, Any] = {"device": device, "memory": memory, "optimizer": optimizer, "bandwidth": bandwidth}
     asked["loss"] = loss
-    check_asked(model, input, **asked, autocast=autocast, time_limit=time_limit)
+    check_asked(model, input, **asked, autocast=autocast, time_limit=time_limit, search_limit=search_limit)
     device = device.strip().lower()
     if device == "here" and not torch.cuda.is_available():
         raise InvalidInputError(
@@ -178,6 +184,7 @@ def fit_spec(
                 bandwidth=bandwidth,
                 time_limit=time_limit,
                 largest=largest,
+                search_limit=search_limit,
                 progress=progress,
             )
         except CallError as error:  # in the words of who wrote Python; here a text was given

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -53,8 +54,15 @@ _HELD = "the model's results count until the step ends, as where a variable hold
 _TARGETS = "; a loss with targets of its own runs with one size: make them of the shape of the model's result"
 
 
+class _TimeOverError(Exception):
+    """No more searching."""
+
+
 class Asked:
-    """A model's step at any size of its inputs, on one device. `searched` is what the largest of is sought."""
+    """A model's step at any size of its inputs, on one device.
+
+    `searched` is what the largest of is sought, in `search_limit` seconds.
+    """
 
     def __init__(
         self,
@@ -67,8 +75,10 @@ class Asked:
         memory: int,
         progress: Say,
         searched: str | None,
+        search_limit: float | None,
     ) -> None:
         self._progress, self._doing = progress, ""
+        self._limit, self._until = search_limit, math.inf  # of all searches together
         self._model, self._given, self._loss = model, (args, kwargs), loss
         self._optimizer, self._memory = optimizer, memory
         self._reserve = parse_bytes(options.reserve, "reserve")
@@ -101,6 +111,7 @@ class Asked:
             ways += [self._planned(_PLANNED[1], link=True), *self._optimizer_on_host()] if link else []
             ways += [*(self._updated_in_step() for _ in self._with_updates()), *self._accumulated()]
         if searched:
+            self._until = math.inf if self._limit is None else time.monotonic() + self._limit
             for k, one in enumerate(ways):
                 found: Any = {f"largest_{searched}": self._largest_of(one.name, searched)}
                 ways[k] = replace(one, **found)
@@ -128,6 +139,9 @@ class Asked:
         return [f"no {what} was given, and none is counted; {GIVE[what]}" for what, one in given.items() if one is None]
 
     def _say(self, what: str, size: Size | None = None) -> None:
+        """Tell of the work that begins, unless the time for it is over."""
+        if time.monotonic() > self._until:
+            raise _TimeOverError
         if self._progress is not None:
             self._progress(f"{self._doing}{what}" + (f" of {self._in_words(size)}" if size and size.batch else ""))
 
@@ -169,6 +183,8 @@ class Asked:
             reason = "" if found is not None else "in a dozen captures of the step"
         except CaptureError as error:  # which the step as it was given does not raise
             found, reason = None, f"at another {searched}, {error}"
+        except _TimeOverError:
+            found, reason = None, f"in {format_seconds(self._limit or 0)}; raise search_limit"
         # Of 1 nothing follows: normalisations need two, and 1 is broadcast to any.
         why = [said for size, said in self._refused.items() if getattr(size, searched) > 1]
         ran = any(getattr(size, searched) > 1 for size in self._ran)
