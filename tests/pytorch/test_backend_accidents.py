@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import memsched as ms
 from memsched.torch.compiled import copies, group, groups, unit
 from memsched.torch.compiled.groups import plans
 from memsched.torch.compiled.unit import counted
@@ -260,6 +261,35 @@ def test_models_that_train_in_threads_of_their_own() -> None:
         thread.join(60)
     for number, net in enumerate(plain):
         assert found[number] == [step(net, net, seed) for seed in range(3)][-1]
+
+
+def test_a_step_within_the_step_of_another_thread_is_refused() -> None:
+    """Under equal options both would have one plan, which is for one step at a time."""
+    nets = [Net(), Net()]
+    runs = [torch.compile(net, backend="memsched", options=OPTIONS["recomputes"]) for net in nets]
+    for net, run in zip(nets, runs, strict=True):
+        step(net, run)
+    said: list[str] = []
+
+    def work() -> None:
+        try:
+            step(nets[1], runs[1])
+            said.append("it ran")
+        except ms.MemschedError as error:
+            said.append(str(error))
+
+    def elsewhere() -> None:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join(60)
+
+    loss = runs[0](INPUT).sum()
+    elsewhere()
+    loss.backward()
+    elsewhere()
+    assert said[1:] == ["it ran"]
+    assert "another thread is within a training step under the same options" in said[0]
+    assert "give each thread a budget of its own" in said[0]
 
 
 class Breaking(FakeCuda):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 
-from memsched.errors import InfeasibleError
+from memsched.errors import InfeasibleError, MemschedError
 from memsched.support.documents import Document
 from memsched.support.formats import format_bytes
 from memsched.torch.compiled.as_graph import Resident, Visit
@@ -37,7 +38,7 @@ from memsched.torch.compiled.private import in_backward, saving_is_hooked
 from memsched.torch.compiled.sizes import NO_LOSS, LossBytes
 from memsched.torch.compiled.spans import Spanned, spanned
 from memsched.torch.compiled.unit import SERIAL, Unit, distinct
-from memsched.torch.compiled.unplanned import UnplannedWarning, over_budget_at_first
+from memsched.torch.compiled.unplanned import WITHIN_A_STEP, UnplannedWarning, over_budget_at_first
 from memsched.torch.compiled.updates import Updates
 from memsched.torch.compiled.watch import Watch
 from memsched.torch.optimizer_state import kind_of_state
@@ -111,6 +112,8 @@ class Group:
             self.updates.entered()
         if not self.due:
             self._end_step()
+        elif self._thread != threading.get_ident() and not in_backward():  # which may have a thread of its own
+            raise MemschedError(WITHIN_A_STEP)
         elif len(self._calls) >= _MOST_CALLS:
             self._cut_step()
         asked = self._asked(unit, args)
@@ -250,7 +253,7 @@ class Group:
 
     def _begin_step(self) -> None:
         self._calls, self._returns, self._seen, self._owners, self._more = [], [], Memory(), {}, 0
-        self._place = self._start
+        self._place, self._thread = self._start, threading.get_ident()
         self._state = self._states.setdefault(kind_of_state(self.options.optimizer), len(self._states))
 
     def _end_step(self) -> None:

@@ -19,6 +19,11 @@ from memsched.torch.compiled.private import graph_breaks, saving_is_hooked, take
 from memsched.torch.errors import CaptureError
 from memsched.torch.nests import memory_of
 
+WITHIN_A_STEP = (
+    "another thread is within a training step under the same options, and one plan is for one step at a time; give "
+    "each thread a budget of its own, or call step after step"
+)
+
 
 class UnplannedWarning(UserWarning):
     """A part of a step runs as in plain PyTorch: the budget does not hold for it."""
