@@ -170,6 +170,23 @@ def test_a_batch_in_parts_whose_input_needs_a_gradient() -> None:
     assert held + allocator_peak(lambda: plan.step(x)) <= plan.result.schedule.budget + SMALL
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # as Inductor is imported
+def test_gradients_that_arrive_count_to_the_end_where_pytorch_holds_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch 2.12 does; here every release counts as it does."""
+    x, peaks = torch.randn(64, 16), {}
+    for freed in (True, False):
+        for module in ("as_graph", "halves"):
+            monkeypatch.setattr(f"memsched.torch.compiled.{module}.FREED", freed)
+        layers = (nn.Linear(16, 256), nn.Tanh(), nn.Linear(256, 64), nn.Tanh(), nn.Linear(64, 16))
+        model = nn.Sequential(*layers)  # whose peak is at the second layer's gradient
+        plan = mt.plan(model, (x,), budget="100%", bandwidth=0)
+        assert plan.verify(model, (x,)).peak_memory <= plan.result.peak_memory
+        options = {"budget": "100%", "mode": "inductor", "time_limit": 5 + freed}
+        torch.compile(model, backend="memsched", options=options)(x).sum().backward()
+        peaks[freed] = plan.result.peak_memory, plans()[-1].peak_memory
+    assert [held - given for held, given in zip(peaks[False], peaks[True], strict=True)] == 2 * [x.nbytes]
+
+
 def test_an_address_that_is_used_again_is_other_memory() -> None:
     """Steps of two graphs were planned anew now and then: what the first had returned was gone, and its place taken."""
     memory = Memory()

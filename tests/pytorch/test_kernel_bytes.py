@@ -99,7 +99,7 @@ class _Scratch(TorchDispatchMode):
         self.found: list[tuple[str, int, int]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as told:
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as told:
             out = func(*args, **(kwargs or {}))
         assert told.profiler is not None
         events = [one.nbytes() for one in told.profiler.kineto_results.events() if one.name() == "[memory]"]

@@ -194,7 +194,10 @@ MIDDLES = [
     views,
     returns_a_parameter,
     empty_result,
-    python_chance,
+    pytest.param(
+        python_chance,  # of which PyTorch 2.14 makes a graph
+        marks=pytest.mark.filterwarnings("ignore:a part of the model runs without a plan.*nothing in it needs a grad"),
+    ),
 ]
 
 

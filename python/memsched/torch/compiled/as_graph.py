@@ -20,6 +20,9 @@ from memsched.torch.errors import CaptureError
 LEAVE, RETURN, END = "leave", "return", "end"
 """Ops that no call of the step is: the caller takes the results, brings gradients, and takes gradients."""
 
+FREED = hasattr(torch.autograd.Function, "boxed_grads_call")
+"""Whether a backward can free the gradients that it is given; before 2.13, PyTorch holds them until it ends."""
+
 Step = Mapping[str, Any]
 
 
@@ -266,11 +269,14 @@ def prefix(visit: int, visits: int) -> str:
 class _Part:
     def __init__(self, visit: Visit, costs: Sequence[Cost], prefix: str, value: int) -> None:
         self._visit, self._costs, self._prefix = visit, costs, prefix
-        self._value = value  # bytes of the loss, in the backward
+        self._value = value  # bytes of the loss, and of other tensors that nobody frees, in the backward
         joint = visit.joint
         self._held = held_storages(joint)
         tangents = joint.storages_in(joint.tangents)
         self._arriving = [n for n in tangents if n not in self._held]
+        if not FREED:
+            self._value += visit.sizes.total(self._arriving)
+            self._held |= set(self._arriving)
         self._sources = {s.number for s in joint.storages if s.writer is None} - set(self._arriving)
         self._gradients = [n for n in joint.storages_in(joint.gradients) if n not in self._sources]
         updated = {op.reads[0] for op in joint.operations if op.update is not None}

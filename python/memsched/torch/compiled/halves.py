@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from memsched.torch.compiled.as_graph import Step, Visit, constants, returned
+from memsched.torch.compiled.as_graph import FREED, Step, Visit, constants, returned
 from memsched.torch.compiled.fused import folded_calls
 from memsched.torch.compiled.inductor import Half, lower_copies, stock_saved, with_sizes
 from memsched.torch.compiled.joint import read_joint
@@ -150,8 +150,10 @@ class Count:
             meter.count((), visit.beside)
             args = [*self._saved[k], *arriving]
             self._saved[k] = None
-            del arriving
+            if FREED:
+                arriving.clear()
             gradients = list(self._code[k][1](args))
+            arriving.clear()
         key = id(visit.joint), visit.parameters
         again = bool(visit.parameters) and key in self._summed  # added to what an earlier call has returned
         self._summed.add(key)
