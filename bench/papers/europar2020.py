@@ -2,7 +2,7 @@
 
 The chains are captured with PyTorch; those of --quick are shipped.
 
-python -m bench.papers.europar2020                 # TIME; resumes from build/bench/europar2020.jsonl
+python -m bench.papers.europar2020                 # about an hour; resumes from build/bench/europar2020.jsonl
 python -m bench.papers.europar2020 --quick --out /tmp/europar2020
 """
 
