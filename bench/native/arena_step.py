@@ -11,11 +11,9 @@ and backward. What libraries take from the system themselves nobody sees.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from statistics import median
 from typing import Any
 
 import torch
@@ -23,7 +21,7 @@ from bench.native import arena
 from torch import fx
 
 import memsched as ms
-from memsched.torch.arena.native import PASS, Counts, Requests, cpu
+from memsched.torch.arena.native import PASS, Requests, cpu
 from memsched.torch.compiled.as_graph import Cost, Step, name_of, step_graph
 from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.calls import cheapen
@@ -312,71 +310,3 @@ class ArenaStep:
             name = min(name for name in {*given, *self._bytes} if given.get(name) != self._bytes.get(name))
             raise CaptureError(f"{name} takes {given.get(name)} bytes, and was traced with {self._bytes.get(name)}")
         return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocatorTimes:
-    """A step of one schedule with PyTorch's own allocator and in an arena; medians.
-
-    Attributes
-    ----------
-    default_step, arena_step : float
-        Seconds of a step, nothing else measured.
-    calls, planned : int
-        Requests of a step, and those among them that the arena serves.
-    default_allocator, arena_allocator : float
-        Seconds that a step spends in the allocator, allocating and giving back, without the clock's own.
-    arena_bytes : int
-    """
-
-    default_step: float
-    arena_step: float
-    calls: int
-    planned: int
-    default_allocator: float
-    arena_allocator: float
-    arena_bytes: int
-
-
-def allocator_times(step: ArenaStep, schedule: ms.Schedule, *, repeat: int = 20) -> AllocatorTimes:
-    """Measure both, by turns. Gradients and buffers of the model change.
-
-    Parameters
-    ----------
-    step : ArenaStep
-    schedule : Schedule
-        Of step.graph, with addresses.
-    repeat : int
-        Timed steps of each kind, after one that is not.
-    """
-    halves, model = step.halves(schedule), step.model
-    height = schedule.budget - step.graph.resident
-    arena.make(height)
-
-    def one(in_arena: bool, timed: bool) -> tuple[float, Counts]:
-        model.zero_grad(set_to_none=True)
-        with arena.watched(timed=timed):
-            start = time.perf_counter()
-            step.take(halves, in_arena=in_arena)
-            seconds, found = time.perf_counter() - start, cpu().counts()
-        spent = found.allocating + found.giving_back - (found.calls + found.given_back) * clock
-        assert found.strange == (0, 0), "the step asks for other memory than when it was rehearsed"
-        return (spent if timed else seconds), found
-
-    clock = arena.clock_seconds()
-    found: dict[tuple[bool, bool], list[float]] = {}
-    for turn in range(repeat + 1):
-        for kind in ((False, False), (True, False), (False, True), (True, True)):
-            value, counts = one(*kind)
-            if turn:
-                found.setdefault(kind, []).append(value)
-    model.zero_grad(set_to_none=True)
-    return AllocatorTimes(
-        default_step=median(found[False, False]),
-        arena_step=median(found[True, False]),
-        calls=counts.calls,
-        planned=counts.planned[0],
-        default_allocator=max(0.0, median(found[False, True])),
-        arena_allocator=max(0.0, median(found[True, True])),
-        arena_bytes=height,
-    )

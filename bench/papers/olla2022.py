@@ -44,7 +44,7 @@ class Settings:
     ordered, solved, placed : those whose curves over time are drawn, for orders, for the ILP's and for addresses
     limits, ilp_limits : the time limits of these curves
     small, small_limit : those that the ILP tries to solve to the end, and its seconds
-    allocated, repeat : networks and batches whose time in the allocator is measured, and in how many steps
+    allocated, repeat : steps whose time in the allocator is measured, and in how many steps
     published, published_limit : a checkout of the authors' code, and the seconds that its solver has
     """
 
@@ -64,13 +64,13 @@ class Settings:
         for batch in (1, 32)
     )
     small_limit: float = 60.0
-    allocated: tuple[tuple[str, int], ...] = (
-        ("transformer", 32),
-        ("transformer_dflt", 32),
-        ("mobilenet", 8),
-        ("resnet18", 8),
+    allocated: tuple[Case, ...] = tuple(
+        (name, batch, optimizer)
+        for name in ("alexnet", "googlenet", "mnasnet", "mobilenet", "resnet18", "transformer", "transformer_dflt")
+        for batch in (1, 32)
+        for optimizer in OPTIMIZERS
     )
-    repeat: int = 10
+    repeat: int = 5
     published: Path | None = None
     published_limit: float = 60.0
 
@@ -234,8 +234,8 @@ def work_of(part: str, settings: Settings, steps: Steps) -> Iterator[tuple[str, 
                 for limit in limits:
                     yield f"{part} {kind} {case} {limit}", partial(anytime, steps, case, kind, limit)
     elif part == "allocator":
-        for network, batch in settings.allocated:
-            yield f"{part} {network} {batch}", partial(allocating, network, batch, settings.repeat, ORDER_LIMIT)
+        for case in settings.allocated:
+            yield f"{part} {case}", partial(allocating, *case, settings.repeat, ORDER_LIMIT)
     elif part == "published":
         for case in settings.cases if settings.published else ():
             if case[2] == "sgd":
@@ -262,7 +262,7 @@ def measure(given: argparse.Namespace) -> tuple[Parts, Row]:
             ilp_limits=(2.0,),
             small=small[:1],
             small_limit=5.0,
-            allocated=(("transformer", 2),),
+            allocated=(("transformer", 2, "adam"),),
             repeat=2,
             published_limit=5.0,
         )

@@ -208,15 +208,13 @@ def saved_minutes(row: Row) -> float:
 
 
 def claim_allocator(rows: list[Row]) -> Claim:
+    """With the paper's batch and SGD."""
+    saved = [saved_minutes(row) for row in rows if (row["batch"], row["optimizer"]) == (32, "sgd")]
     return Claim(
         text="Without the allocator a million steps at batch 32 are 5 minutes shorter on average (5.7)",
         paper="5 min",
-        setting=Setting(
-            hardware="the allocator of the CPU, not CUDA's", network="other networks and batches than in the paper"
-        ),
-        evidence=(
-            ("min", Figure(values=[saved_minutes(row) for row in rows], low=5, high=5, of="mean", form="{:.1f}")),
-        ),
+        setting=Setting(hardware="the allocator of the CPU, not CUDA's", network="some of the paper's networks"),
+        evidence=(("min", Figure(values=saved, low=5, high=5, of="mean", form="{:.1f}")),),
         why="A table of requests is shorter than a search for free memory.",
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import memsched as ms
 
-__all__ = ["BATCHES", "NETWORKS", "OPTIMIZERS", "Captured", "Network", "built", "capture", "captured"]
+__all__ = ["BATCHES", "NETWORKS", "OPTIMIZERS", "Captured", "Network", "built", "capture", "captured", "optimizer_of"]
 
 BATCHES = (1, 32)
 TOKENS = 4  # "Hello world" with its two marks, the input of the published benchmark
@@ -103,7 +103,7 @@ NETWORKS = {
 OPTIMIZERS = ("sgd", "adam")
 
 
-def _optimizer(name: str) -> Callable[[list[Any]], Any]:
+def optimizer_of(name: str) -> Callable[[list[Any]], Any]:
     """One update a parameter, as the graphs of the paper have."""
     import torch
 
@@ -157,7 +157,7 @@ def capture(network: str, batch: int, optimizer: str = "sgd") -> Captured:
     with torch.device("meta"):
         args = tuple(torch.zeros(shape, dtype=kind) for shape in known.args(batch))
     name = f"{network}-b{batch}-{optimizer}"
-    made = graph(model, args, optimizer=_optimizer(optimizer), name=name, reorderable=True)
+    made = graph(model, args, optimizer=optimizer_of(optimizer), name=name, reorderable=True)
     weights = [weight.numel() * weight.element_size() for weight in model.parameters()]
     resident = [*weights, *(buffer.numel() * buffer.element_size() for buffer in model.buffers())]
     if optimizer == "adam":

@@ -209,6 +209,7 @@ def allocator_table(rows: Sequence[Row]) -> str:
         [
             title(row),
             row["batch"],
+            row["optimizer"],
             row["calls"],
             row["planned"],
             f"{1e3 * row['step']:.1f}",
@@ -219,7 +220,7 @@ def allocator_table(rows: Sequence[Row]) -> str:
         ]
         for row in rows
     ]
-    head = ["network", "batch", "requests of a step", "served by the plan", "step (ms)", "planned step (ms)"]
+    head = ["network", "batch", "optimiser", "requests of a step", "served by the plan", "step (ms)", "planned (ms)"]
     head += ["in the allocator (us)", "planned (us)"]
     return table([*head, "saved in a million steps (min)"], cells)
 
@@ -342,9 +343,10 @@ def report(parts: Parts, drawn: list[tuple[str, str, str]], environment: Row) ->
         "## Planning time (Figures 9 and 11)",
         seconds_text(parts),
         "## Time in the allocator (Figure 14)",
-        "Real steps on the CPU without optimiser, on one thread: median time that a step spends in PyTorch's own "
-        "allocator, and in one that serves planned addresses from one block. The paper measured CUDA's caching "
-        "allocator instead.",
+        "Real training steps on the CPU with their optimisers, on one thread: median time that a step spends in "
+        "PyTorch's own allocator, and in `memsched.torch.Arena`, which serves planned addresses from one block. The "
+        "paper measured CUDA's caching allocator instead."
+        + (f" {environment_line(environment['allocating'])}" if "allocating" in environment else ""),
         allocator_table(parts["allocator"]),
         *longer_sections(parts["longer"]),
         "## The ILP",

@@ -32,7 +32,7 @@ from pytorch.models import CASES, Case
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from bench.native import arena
-from bench.native.arena_step import ALIGNMENT, ArenaStep, Half, allocator_times, first_fit
+from bench.native.arena_step import ALIGNMENT, ArenaStep, Half, first_fit
 
 pytestmark = pytest.mark.skipif(
     shutil.which(os.environ.get("CXX", "c++")) is None, reason="the allocator needs a C++ compiler"
@@ -301,17 +301,6 @@ def test_a_request_that_no_list_names_is_counted() -> None:
 
     outcome(step, take)
     assert cpu().counts().strange[0] > 0
-
-
-def test_times_of_both_allocators() -> None:
-    step = prepared("dropout_mlp")
-    schedule = placed(step.graph, random_order(step.graph, 0))
-    with untouched(step.model, step.args):
-        found = allocator_times(step, schedule, repeat=2)
-    assert found.arena_bytes == schedule.budget - step.graph.resident
-    assert found.default_step > 0 < found.arena_step
-    requests = sum(len(asked) for half in step.halves(schedule) for asked in half.asked.values())
-    assert found.calls == requests + 1 > found.planned + 1 > 1
 
 
 # The allocator itself.
