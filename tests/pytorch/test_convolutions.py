@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import memsched as ms
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, MemschedError
 from memsched.torch import CaptureError, algorithms, convolutions, plan
 from memsched.torch.compiled.calls import bound
 from memsched.torch.compiled.look import look
@@ -153,6 +153,8 @@ def test_wrong_calls_are_told() -> None:
         algorithms(Breaks(), (X,))
     with pytest.raises(InvalidInputError, match=r"eval mode; call model\.train"):
         algorithms(network().eval(), (X,))
+    with torch.autograd.profiler.profile(use_kineto=False), pytest.raises(MemschedError, match="a profiler of PyTorch"):
+        algorithms(network(), (X,))
     with pytest.raises(CallError, match="cannot run on float32 16x2x24x24"):
         algorithms(network(), (X[:, :2],))
 

@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from memsched._core import Graph
+from memsched.errors import MemschedError
 from memsched.torch.compiled.as_graph import Kernel, step_graph
 from memsched.torch.compiled.look import Loss, look
 from memsched.torch.compiled.options import Options
@@ -21,6 +22,7 @@ from memsched.torch.errors import CaptureError, told
 
 _aten = torch.ops.aten
 CONVOLUTIONS = (_aten.convolution.default, _aten.convolution_backward.default)
+_DEFAULT = "default"
 _Call = Callable[..., Any]
 _Around = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -66,7 +68,9 @@ def algorithms(
     CaptureError
         PyTorch captures nothing of the model, or parts of the step are in no graph.
     InvalidInputError
-        The model is in eval mode, does not run on these inputs, or lies on another device than a CPU or CUDA's.
+        The model is in eval mode, or does not run on these inputs.
+    MemschedError
+        A profiler of PyTorch is at work.
 
     References
     ----------
@@ -84,6 +88,10 @@ def algorithms(
     ['default', 'gemm', 'by sample']
     >>> plan = ms.modnn(graph, "50%", "12GB/s")
     """
+    if torch.autograd._profiler_enabled():
+        raise MemschedError(
+            "a profiler of PyTorch is at work, and it takes one to count workspaces; measure outside of it"
+        )
     with told(model, args, kwargs):
         seen = look(model, args, dict(kwargs or {}), Options(budget="100%"), loss=loss, within=loss is not None)
     if seen.unplanned:
@@ -105,7 +113,8 @@ def algorithms(
 def _kernels(node: fx.Node, sizes: Sizes) -> Iterator[Kernel]:
     """What each algorithm takes, as far as PyTorch can run it."""
     for name, around, change in _ways(node):
-        with contextlib.suppress(RuntimeError), torch.no_grad():
+        refused = contextlib.nullcontext() if name == _DEFAULT else contextlib.suppress(RuntimeError)
+        with refused, torch.no_grad():
             with around():
                 seconds, workspace = alone(node, sizes, change)
             yield Kernel(name, seconds, workspace)
@@ -116,7 +125,7 @@ def _ways(node: fx.Node) -> Iterator[tuple[str, _Around, Callable[[_Call], _Call
     example = node.meta["val"]
     backward = node.target is CONVOLUTIONS[1]
     device = next(one.device.type for one in (example if backward else [example]) if one is not None)
-    yield "default", contextlib.nullcontext, _as_it_is
+    yield _DEFAULT, contextlib.nullcontext, _as_it_is
     if device == "cuda":
         yield "benchmark", functools.partial(torch.backends.cudnn.flags, enabled=True, benchmark=True), _as_it_is
         yield "native", functools.partial(torch.backends.cudnn.flags, enabled=False), _as_it_is
