@@ -97,7 +97,7 @@ def randomly(seed: int) -> Any:
         graph = problem.untimed[0]
         document = {
             "format": "memsched-compiled/2",
-            "costs": [no_costs(visit) for visit in problem._visits],
+            "costs": [[list(cost[:2]) for cost in no_costs(visit)] for visit in problem._visits],
             "source": "a test",
             "device": Device(memory, 1e9, host_memory=1 << 40).to_json(),
             "planner": "random",
