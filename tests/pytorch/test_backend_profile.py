@@ -65,6 +65,24 @@ def test_a_step_is_planned_by_its_own_times_while_it_trains(options: dict[str, A
     assert [one.endswith("this CPU, as it trains") for one in found] == [False, False, False, True, True, True]
 
 
+def test_pooch_swaps_all_while_its_steps_are_timed() -> None:
+    """Where not all fits, and there is a link; what is kept on disk is no plan of `pooch`."""
+    model, x = Net(), torch.randn(32, 48)
+    options = {"planner": "pooch", "bandwidth": "12GB/s", "time_limit": 0.5, "profile_steps": 2}
+    for budget, linked, first in (("60%", True, "swap_all"), ("60%", False, "pooch"), ("100%", True, "pooch")):
+        given = {**options, "budget": budget} | ({} if linked else {"bandwidth": 0})
+        torch._dynamo.reset()
+        run, found = torch.compile(model, backend="memsched", options=given), []
+        for _ in range(5):
+            run(x).square().mean().backward()
+            model.zero_grad()
+            found.append(mt.plans()[-1].result.planner)
+        assert (found[0], found[-1]) == (first, "pooch")
+    torch._dynamo.reset()
+    torch.compile(model, backend="memsched", options={**options, "budget": "60%", "profile_steps": 0})(x).sum()
+    assert mt.plans()[-1].result.planner == "pooch"
+
+
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 def test_a_step_of_several_graphs_is_one_plan_again() -> None:
     found = train(12, broken=True, profile_steps=2)

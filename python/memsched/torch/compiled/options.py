@@ -40,7 +40,8 @@ class Options:
         without offloading, and each captured graph with a plan of its own.
     profile_steps : int
         So many steps of training are timed operation by operation, in mode "eager" on the device at hand, and the step
-        is planned anew by these times; again, whenever they have drifted by a fifth. 0: none.
+        is planned anew by these times; again, whenever they have drifted by a fifth. 0: none. Before the first are
+        known, the planner "pooch" swaps all, if not all fits.
     """
 
     budget: str | int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -119,6 +120,7 @@ def key_of_step(graph: Graph, options: Options, device: torch.device, memory: in
         "device": options.device if options.device != "here" else _device_name(device),
         **fields(options, "bandwidth", "host_memory", "planner", "time_limit"),
         "threads": torch.get_num_threads(),
+        **({"at first": "swap_all"} if _swaps_at_first(options) else {}),
     }
     return cache.key_of(graph, asked, exact=memory is not None)
 
@@ -211,6 +213,11 @@ def _least_enough(budgets: Sequence[int], above: int, solved: Callable[[int, Eff
 _TRIES = 8  # at less and less memory
 
 
+def _swaps_at_first(options: Options) -> bool:
+    """Whether the steps that are timed are those of PoocH."""
+    return options.profile_steps > 0 and options.planner == "pooch"
+
+
 class _Problem:
     """A step to be planned, for all of these orders of its backwards; the first is that of the plan."""
 
@@ -252,7 +259,7 @@ class _Problem:
         needed = None  # no error, which would keep the frames of the step alive
         for order, less, tried in self._tries(memory, graphs[0], effort):
             try:
-                result = _solve(graphs[order], device_for(less, found.link, self._options), self._options, tried)
+                result = self._result(graphs[order], device_for(less, found.link, self._options), tried)
             except InfeasibleError as error:
                 needed = needed or (error.min_memory if less == memory else None)
                 continue
@@ -265,6 +272,14 @@ class _Problem:
                 return plan, document
         reason = f"{self._options.planner} needs" if needed else "no plan fits in each order of its backwards, in"
         raise too_small(found.graph, memory, reason, needed or memory, self._held.gradients)
+
+    def _result(self, graph: Graph, device: Device, effort: Effort) -> Result:
+        """A plan; while the steps of PoocH are timed, that which swaps all, if not all fits and it has one."""
+        untimed = any(visit.joint.lapped is None for visit in self._visits)
+        if _swaps_at_first(self._options) and untimed and peak_memory(graph) > device.memory:
+            with contextlib.suppress(InfeasibleError):
+                return plan_graph(graph, device=device, planner="swap_all")
+        return _solve(graph, device, self._options, effort)
 
     def _tries(self, memory: int, graph: Graph, effort: Effort) -> Iterator[tuple[int, int, Effort]]:
         """Orders to plan for, the memory that their plans may use, and the planner's effort."""
