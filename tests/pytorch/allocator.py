@@ -14,7 +14,7 @@ def allocator_peak(step: Callable[[], object]) -> int:
 
     The log also has blocks that are given back and were taken before it began; they do not count.
     """
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as log:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as log:
         result = step()
     events = [event for event in _tree(log.profiler.kineto_results.experimental_event_tree()) if _counts(event)]
     del result

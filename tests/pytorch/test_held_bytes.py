@@ -12,6 +12,7 @@ from torch._higher_order_ops.map import map as higher_order_map
 from torch._higher_order_ops.while_loop import while_loop
 
 import memsched.torch as mt
+from memsched.torch.compiled.as_graph import FREED
 from memsched.torch.compiled.groups import plans
 from memsched.torch.compiled.held import Memory
 from pytorch.allocator import allocator_peak
@@ -180,7 +181,8 @@ def test_gradients_that_arrive_count_to_the_end_where_pytorch_holds_them(monkeyp
         layers = (nn.Linear(16, 256), nn.Tanh(), nn.Linear(256, 64), nn.Tanh(), nn.Linear(64, 16))
         model = nn.Sequential(*layers)  # whose peak is at the second layer's gradient
         plan = mt.plan(model, (x,), budget="100%", bandwidth=0)
-        assert plan.verify(model, (x,)).peak_memory <= plan.result.peak_memory
+        if FREED or not freed:  # where this release holds none, a plan that counts some has room
+            assert plan.verify(model, (x,)).peak_memory <= plan.result.peak_memory
         options = {"budget": "100%", "mode": "inductor", "time_limit": 5 + freed}
         torch.compile(model, backend="memsched", options=options)(x).sum().backward()
         peaks[freed] = plan.result.peak_memory, plans()[-1].peak_memory

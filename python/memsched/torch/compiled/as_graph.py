@@ -275,7 +275,7 @@ class _Part:
         tangents = joint.storages_in(joint.tangents)
         self._arriving = [n for n in tangents if n not in self._held]
         if not FREED:
-            self._value += visit.sizes.total(self._arriving)
+            self._value += visit.sizes.total(self._arriving) + visit.beside
             self._held |= set(self._arriving)
         self._sources = {s.number for s in joint.storages if s.writer is None} - set(self._arriving)
         self._gradients = [n for n in joint.storages_in(joint.gradients) if n not in self._sources]
@@ -369,7 +369,7 @@ class _Part:
     def _point(self, name: str, reads: list[str], writes: list[str]) -> dict[str, Any]:
         outside = self._visit.loss.most if name == LEAVE else self._value
         outside += max(self._visit.laid_out_anew, self.summing) + self.copies if name == END else 0
-        outside += self._visit.beside if name == RETURN else 0
+        outside += self._visit.beside if name == RETURN and FREED else 0
         return {
             "name": self._prefix + name,
             "phase": "fwd" if name == LEAVE else "bwd",

@@ -147,8 +147,9 @@ class Count:
         with halves.within(), meter:
             arriving = [torch.empty_like(one) for one in halves.tangents]
             self._held += [one for one in arriving if one.dim() == 0]
-            meter.count((), visit.beside)
-            args = [*self._saved[k], *arriving]
+            arriving += [] if FREED else [torch.empty(visit.beside, dtype=torch.uint8, device=halves.joint.device)]
+            meter.count((), visit.beside if FREED else 0)
+            args = [*self._saved[k], *arriving[: len(halves.tangents)]]
             self._saved[k] = None
             if FREED:
                 arriving.clear()
