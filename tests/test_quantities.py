@@ -321,7 +321,8 @@ def test_a_file_of_another_kind_says_what_it_is_and_what_reads_it(kind: str, oth
         ({"format": "memsched-chain/9"}, "of another version of memsched; expected 'memsched-chain/1'"),
         ({"format": "onnx"}, "none of memsched's; expected 'memsched-chain/1'"),
         ({"format": ["memsched-plan/1"]}, "none of memsched's"),
-        ({"format": "memsched-torch-plan/1"}, "a plan of a PyTorch model .*, which memsched.torch.TorchPlan.load"),
+        ({"format": "memsched-torch-plan/1"}, "for an executor that left with version .*; plan the model again"),
+        ({"format": "memsched-torch-plan/2"}, "a plan of a PyTorch model .*, which memsched.torch.TorchPlan.load"),
     ],
 )
 def test_other_formats_are_told(document: dict[str, Any], words: str) -> None:
