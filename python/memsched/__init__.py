@@ -153,7 +153,7 @@ _AT_FIRST_USE = {
     "write_report": "memsched.show.report",
     "write_sweep_report": "memsched.show.report",
 }
-_OF_TORCH = ("fit", "plan_step", "plans", "profile")  # functions of memsched.torch, which is not imported to ask
+_OF_TORCH = ("algorithms", "fit", "plan_step", "plans", "profile")  # of memsched.torch, which is not imported to ask
 
 
 def __getattr__(name: str) -> object:
