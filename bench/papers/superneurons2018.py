@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import io
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from bench.common import Row, environment_line, table
@@ -111,7 +112,7 @@ def measure(given: argparse.Namespace) -> tuple[Parts, Row]:
     depths = []
     for batch in batches:
         for way in ways[: 1 if given.quick else 2]:
-            row = largest(way, lambda blocks, batch=batch: deep(blocks, batch))  # type: ignore[misc]
+            row = largest(way, partial(deep, batch=batch))
             depths.append({"batch": batch, "depth": depth_of(row["found"]) if row["found"] else None, **row})
     widths = [{"network": network, **largest(way, wide(network))} for network in networks for way in ways]
     lows = [peaks(network, wide(network)(64)) for network in networks]

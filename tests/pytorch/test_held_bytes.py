@@ -12,9 +12,9 @@ from torch._higher_order_ops.map import map as higher_order_map
 from torch._higher_order_ops.while_loop import while_loop
 
 import memsched.torch as mt
-from memsched.torch.compiled.as_graph import FREED
 from memsched.torch.compiled.groups import plans
 from memsched.torch.compiled.held import Memory
+from memsched.torch.compiled.private import FREED
 from pytorch.allocator import allocator_peak
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]

@@ -14,14 +14,12 @@ from torch import fx
 
 from memsched._core import Graph
 from memsched.torch.compiled.joint import Joint, Operation, Update, states_called
+from memsched.torch.compiled.private import FREED
 from memsched.torch.compiled.sizes import NO_LOSS, LossBytes, Sizes
 from memsched.torch.errors import CaptureError
 
 LEAVE, RETURN, END = "leave", "return", "end"
 """Ops that no call of the step is: the caller takes the results, brings gradients, and takes gradients."""
-
-FREED = hasattr(torch.autograd.Function, "boxed_grads_call")
-"""Whether a backward can free the gradients that it is given; before 2.13, PyTorch holds them until it ends."""
 
 Step = Mapping[str, Any]
 

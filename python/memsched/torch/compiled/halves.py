@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from memsched.torch.compiled.as_graph import FREED, Step, Visit, constants, returned
+from memsched.torch.compiled.as_graph import Step, Visit, constants, returned
 from memsched.torch.compiled.fused import folded_calls
 from memsched.torch.compiled.inductor import Half, lower_copies, stock_saved, with_sizes
 from memsched.torch.compiled.joint import read_joint
-from memsched.torch.compiled.private import Boxed
+from memsched.torch.compiled.private import FREED, Boxed
 from memsched.torch.compiled.rewrite import Rewritten, rewrite
 from memsched.torch.compiled.sizes import Sizes
 from memsched.torch.meter import Meter

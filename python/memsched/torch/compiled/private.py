@@ -41,6 +41,9 @@ Partition = Callable[[fx.GraphModule, int, Sequence[int]], tuple[fx.GraphModule,
 RELEASES = ("2.12", "2.13", "2.14")
 """Of PyTorch, that this module is known to work with."""
 
+FREED = hasattr(torch.autograd.Function, "boxed_grads_call")
+"""Whether a backward can free the gradients that it is given; before 2.13, PyTorch holds them until it ends."""
+
 
 def check_release(release: str = torch.__version__) -> None:
     """Refuse a PyTorch whose insides nobody has tried."""
