@@ -66,13 +66,18 @@ class Sharing(nn.Module):
 
 
 def planned(
-    model: nn.Module, x: torch.Tensor, optimizer: torch.optim.Optimizer, budget: Any = "0%", link: Any = "12GB/s"
+    model: nn.Module,
+    x: torch.Tensor,
+    optimizer: torch.optim.Optimizer,
+    budget: Any = "0%",
+    link: Any = "12GB/s",
+    **more: Any,
 ) -> StepPlan:
     """With the budget, or the least that has a plan."""
 
     def within(given: Any) -> StepPlan:
-        more: dict[str, Any] = {"device": V100, "bandwidth": link, "optimizer": optimizer, "planner": "selective"}
-        return mt.plan_step(model, (x,), loss, budget=given, update=True, **more)
+        options: dict[str, Any] = {"device": V100, "bandwidth": link, "optimizer": optimizer, "planner": "selective"}
+        return mt.plan_step(model, (x,), loss, budget=given, update=True, **options | more)
 
     try:
         return within(budget)
@@ -112,14 +117,20 @@ def counted_of(plan: StepPlan) -> int:
 
 
 def trains_alike(
-    model: nn.Module, x: torch.Tensor, make: Make, budget: Any = "0%", link: Any = "12GB/s", stepped: bool = False
+    model: nn.Module,
+    x: torch.Tensor,
+    make: Make,
+    budget: Any = "0%",
+    link: Any = "12GB/s",
+    stepped: bool = False,
+    **more: Any,
 ) -> StepPlan:
     """Three steps of a plan beside three plain ones, and what `verify` says."""
     other = copy.deepcopy(model)
     optimizer, plain = make(model.parameters()), make(other.parameters())
     for one in ((model, optimizer), (other, plain)) if stepped else ():
         plain_step(one[0], x, one[1])
-    plan = planned(model, x, optimizer, budget, link)
+    plan = planned(model, x, optimizer, budget, link, **more)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # none exceeds the budget
         for step in range(3):
@@ -131,7 +142,9 @@ def trains_alike(
     verified = plan.verify(x)
     same(model, other, optimizer, plain)
     assert verified.reordered is None
-    assert 0.99 * counted_of(plan) <= verified.peak_memory <= plan.result.schedule.budget
+    assert verified.peak_memory <= plan.result.schedule.budget
+    if not isinstance(optimizer, torch.optim.RAdam):  # whose first updates take less than those from its sixth on
+        assert verified.peak_memory >= 0.99 * counted_of(plan)
     return plan
 
 

@@ -18,9 +18,9 @@ from memsched.torch.profile import profile
 
 if TYPE_CHECKING:
     from memsched.torch.arena.served import Arena
-    from memsched.torch.compiled.as_graph import Resident
     from memsched.torch.compiled.compiled_plan import CompiledPlan
     from memsched.torch.compiled.groups import plans
+    from memsched.torch.compiled.resident import Resident
     from memsched.torch.convolutions import algorithms
     from memsched.torch.model_plan import TorchPlan, plan
     from memsched.torch.preflight import fit
@@ -51,7 +51,7 @@ __all__ = [
 _LATER = {
     "Arena": "memsched.torch.arena.served",
     "CompiledPlan": "memsched.torch.compiled.plan",
-    "Resident": "memsched.torch.compiled.as_graph",
+    "Resident": "memsched.torch.compiled.resident",
     "TorchPlan": "memsched.torch.model_plan",
     "Verified": "memsched.torch.verify",
     "algorithms": "memsched.torch.convolutions",

@@ -41,8 +41,8 @@ class Lanes(Protocol):
     def host_memory(self, nbytes: int) -> torch.Tensor:
         """Host memory that copies are fast from and to."""
 
-    def finish(self) -> None:
-        """Let the calling thread wait until all is done."""
+    def finish(self, way: Direction | None = None) -> None:
+        """Let the calling thread wait until all is done, or all copies of one direction."""
 
 
 def as_bytes(storage: torch.UntypedStorage) -> torch.Tensor:
@@ -122,8 +122,8 @@ class EmulatedLanes:
         host = torch.from_numpy(np.empty(nbytes, dtype=np.uint8))  # no operation, so that no meter counts it
         return host.fill_(0xFF) if self.poison else host
 
-    def finish(self) -> None:
-        for copies in self._pending.values():
+    def finish(self, way: Direction | None = None) -> None:
+        for copies in [*self._pending.values()] if way is None else [self._pending[way]]:
             if copies:
                 self.wait(copies[-1])
 
@@ -176,8 +176,11 @@ class CudaLanes:
     def host_memory(self, nbytes: int) -> torch.Tensor:
         return pinned(nbytes)
 
-    def finish(self) -> None:
-        torch.cuda.synchronize(self._device)
+    def finish(self, way: Direction | None = None) -> None:
+        if way is None:
+            torch.cuda.synchronize(self._device)
+        else:
+            self._streams[way].synchronize()
 
 
 def pinned(nbytes: int) -> torch.Tensor:

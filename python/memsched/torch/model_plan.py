@@ -20,7 +20,6 @@ from memsched.result import Result
 from memsched.support import checks
 from memsched.support.arguments import public
 from memsched.support.documents import Document, Source, fields, write_document
-from memsched.torch.compiled.as_graph import Resident
 from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.compiled_plan import CompiledPlan
 from memsched.torch.compiled.group import Group
@@ -28,6 +27,7 @@ from memsched.torch.compiled.look import Loss, check_model, device_of, forward_o
 from memsched.torch.compiled.options import Options, read_options
 from memsched.torch.compiled.plan import plan_again, plan_and_document
 from memsched.torch.compiled.private import compiled_apart
+from memsched.torch.compiled.resident import Resident
 from memsched.torch.compiled.sizes import LossBytes
 from memsched.torch.compiled.special_groups import Expecting
 from memsched.torch.compiled.unplanned import UnplannedWarning

@@ -209,3 +209,15 @@ def distinct_bytes(tensors: Iterable[Any]) -> int:
     """Bytes of the storages under some tensors, each counted once."""
     storages = {t.untyped_storage()._cdata: t.untyped_storage() for t in tensors if isinstance(t, torch.Tensor)}
     return sum(storage.nbytes() for storage in storages.values())
+
+
+def form_of(optimizer: torch.optim.Optimizer) -> list[tuple[list[int], set[str]]]:
+    """Of each group, its parameters, by identity, and which options are on."""
+    values = ("lr", "initial_lr")
+    return [
+        (
+            list(map(id, group["params"])),
+            {name for name, one in group.items() if isinstance(one, int | float) and one and name not in values},
+        )
+        for group in optimizer.param_groups
+    ]

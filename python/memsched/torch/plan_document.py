@@ -12,9 +12,9 @@ from memsched.result import Result
 from memsched.support import checks
 from memsched.support.documents import Document, Source, check_keys, read_document
 from memsched.torch.compiled import cache
-from memsched.torch.compiled.as_graph import Resident
 from memsched.torch.compiled.compiled_plan import compiled_plan
 from memsched.torch.compiled.options import read_options
+from memsched.torch.compiled.resident import Resident
 from memsched.torch.compiled.sizes import LossBytes
 
 FORMAT = "memsched-torch-plan/2"

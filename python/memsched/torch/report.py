@@ -19,6 +19,7 @@ from memsched.support.formats import (
     format_seconds,
     unit_written,
 )
+from memsched.torch.compiled.parameters import is_parameter
 
 if TYPE_CHECKING:
     import pandas
@@ -100,7 +101,7 @@ def describe(plan: CompiledPlan) -> str:
         *(["                   all is kept: the budget is enough for that"] if not _saves(result) else []),
         f"  resident         {format_bytes(plan.resident.total, unit)}, of which",
         *(f"    {format_bytes(held, unit):>10}  {_HELD[name]}" for name, held in plan.resident.parts().items() if held),
-        *_states(result, unit),
+        *_lasting(result, unit),
         *_arena(result, unit),
         "",
         f"time of a step ({plan.times})",
@@ -159,14 +160,16 @@ def _checkpointed(operations: int) -> list[str]:
     return [f"  without the model's own checkpoints, which make plain PyTorch run {again} again"]
 
 
-def _states(result: Result, unit: str) -> list[str]:
-    """Of the optimiser, where updates are a part of the step."""
-    sizes = {one["name"]: one["size"] for one in result.graph.tensors if one["role"] == "persistent"}
-    there = sum(size for name, size in sizes.items() if result.schedule.border.get(name) == "host")
-    told = f"{format_bytes(sum(sizes.values()), unit)} of the optimiser"
-    return (
-        [f"  states           {told}, {format_bytes(there, unit)} of them on the host between steps"] if sizes else []
-    )
+def _lasting(result: Result, unit: str) -> list[str]:
+    """States of the optimiser and parameters that may travel, where updates are a part of the step."""
+    persistent = [one for one in result.graph.tensors if one["role"] == "persistent" and one["size"]]
+    lines = []
+    for what, told in (("states", " of the optimiser"), ("parameters", " that may travel")):
+        sizes = {one["name"]: one["size"] for one in persistent if is_parameter(one["name"]) is (what == "parameters")}
+        there = sum(size for name, size in sizes.items() if result.schedule.border.get(name) == "host")
+        told = f"{format_bytes(sum(sizes.values()), unit)}{told}, {format_bytes(there, unit)} of them"
+        lines += [f"  {what:<16} {told} on the host between steps"] if sizes else []
+    return lines
 
 
 def _arena(result: Result, unit: str) -> list[str]:

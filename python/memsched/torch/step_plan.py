@@ -24,6 +24,7 @@ from memsched.torch.compiled.group import Group
 from memsched.torch.compiled.joint import states_called
 from memsched.torch.compiled.look import Loss, check_model, device_of, forward_of, then
 from memsched.torch.compiled.options import Options
+from memsched.torch.compiled.parameters import Parameters
 from memsched.torch.compiled.private import compiled_apart, without_logs
 from memsched.torch.compiled.scaling import Scaling
 from memsched.torch.compiled.update_checks import check_parameters
@@ -191,9 +192,10 @@ class StepPlan(ShowsResult):
         return self.waiting.step(*args, **kwargs)
 
     def bring_back(self) -> None:
-        """Bring the optimiser's states to the device, which a plan with `update=True` may keep on the host."""
+        """Bring states of the optimiser and parameters to the device, which the plan may keep on the host."""
         if self._updates is not None:
             self._updates.home()
+            self._updates.parameters.home()
 
     def verify(self, *args: Any, **kwargs: Any) -> Verified:
         """Compare a planned step with plain autograd: loss, gradients, buffers and random numbers, bit for bit.
@@ -220,7 +222,7 @@ class StepPlan(ShowsResult):
                     updates = self._updates.copy()
                     updates.plain_step(model)
                 updated = updates.after(model)
-                learning = {name: one for name, one in learning.items() if id(one) not in self._updates.parameters}
+                learning = {name: one for name, one in learning.items() if id(one) not in self._updates.trained}
             gradients = {name: one.grad for name, one in learning.items()}
             for one in (*model.parameters(), *learning.values()):
                 one.grad = None
@@ -267,11 +269,18 @@ class StepPlan(ShowsResult):
 
         @contextlib.contextmanager
         def start() -> Iterator[None]:
+            updates = self._updates
+            parameters = updates.parameters if updates is not None else Parameters({})
+            parameters.home()
             with untouched(self._model, given, self._loss):
-                updates = self._updates if self._updates is not None and self._updates.how.adds else None
-                for one in filter(updates.are_of, self._model.parameters()) if updates is not None else ():
+                parameters.renew()
+                adds = updates is not None and updates.how.adds
+                for one in filter(updates.are_of, self._model.parameters()) if updates is not None and adds else ():
                     one.grad = torch.randn_like(one)
-                yield
+                try:
+                    yield
+                finally:
+                    parameters.home()  # else its copy on the host would outlive what is put back
 
         return start
 
@@ -296,7 +305,16 @@ class StepPlan(ShowsResult):
             if not torch.is_grad_enabled():
                 raise InvalidInputError("a training step is taken under no_grad or inference_mode; call it outside")
             check_parameters(self._model, updates)
-            updates.begin()
+            try:
+                updates.begin()
+                found = self._run(step, given, own)
+                updates.ended(self._model)
+                return found
+            finally:
+                updates.rest()
+        return self._run(step, given, own)
+
+    def _run(self, step: Callable[..., Any], given: Given, own: set[int] | None) -> torch.Tensor:
         rounds = self.result.schedule.rounds
         whole = sum(batch * times for batch, times in rounds)
         total: torch.Tensor | None = None
@@ -316,8 +334,6 @@ class StepPlan(ShowsResult):
             total = value.detach() if total is None else total + value.detach()
             del value
         assert total is not None
-        if updates is not None:
-            updates.ended(self._model)
         return total
 
 

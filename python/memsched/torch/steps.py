@@ -18,8 +18,10 @@ from memsched.support import checks
 from memsched.support.arguments import public
 from memsched.support.documents import Document
 from memsched.torch.batches import narrowed, split_batch, told_of
+from memsched.torch.compiled.how import How
 from memsched.torch.compiled.look import Look, Loss, check_call, device_of, look, options_of
 from memsched.torch.compiled.options import Options, device_for
+from memsched.torch.compiled.parameters import travelling_in
 from memsched.torch.compiled.plan import (
     Timed,
     adopted,
@@ -31,7 +33,7 @@ from memsched.torch.compiled.plan import (
 from memsched.torch.compiled.private import graph_breaks, without_logs
 from memsched.torch.compiled.scaling import Scaling
 from memsched.torch.compiled.update_checks import scaling_of, updates_of
-from memsched.torch.compiled.updates import How, Updates
+from memsched.torch.compiled.updates import Updates
 from memsched.torch.errors import CaptureError, told
 from memsched.torch.step_plan import Given, StepPlan, given_to
 
@@ -56,6 +58,7 @@ def plan_step(
     max_norm: float | None = None,
     accumulate: bool = False,
     scaler: torch.amp.GradScaler | None = None,
+    offload_parameters: bool = False,
 ) -> StepPlan:
     """Fit a training step, forward and loss and backward, into a memory budget.
 
@@ -98,6 +101,10 @@ def plan_step(
         The loss is scaled by it. With `update=True`, gradients are unscaled before they are clipped, all updates wait
         to see whether each gradient is finite, and are left out if one is not; then the scaler is updated. Without,
         scaled gradients are in `.grad`, for `scaler.step(optimizer)`.
+    offload_parameters : bool
+        With `update=True`, the plan also decides where parameters are, trained and frozen ones: each may be on the host
+        while nothing reads it, and between steps, where its values then are in host memory (`StepPlan.bring_back`
+        brings all to the device). Those that share their memory with others stay.
 
     Returns
     -------
@@ -133,9 +140,11 @@ def plan_step(
         raise InvalidInputError(f"rounds is {rounds!r}; give True or False: the planner decides how many there are")
     scaling = scaling_of(scaler, device_of(model))
     how = _how(update, max_norm, accumulate, scaled=scaling is not None)
+    _check_offload(offload_parameters, update, accumulate)
     updates = None
     if update:
-        updates = updates_of(model, optimizer, scaling, update=update, rounds=rounds, planner=planner, how=how)
+        asked: dict[str, Any] = {"update": update, "rounds": rounds, "planner": planner, "how": how}
+        updates = updates_of(model, optimizer, scaling, **asked, offload_parameters=offload_parameters)
     options = options_of(
         model,
         budget=budget,
@@ -171,6 +180,17 @@ def _how(update: bool, max_norm: float | None, accumulate: bool, *, scaled: bool
     if norm is not None and not norm >= 0:
         raise InvalidInputError(f"max_norm is {shown(max_norm)}; it must be a number >= 0, where inf only measures")
     return How(norm, adds=accumulate, scaled=scaled)
+
+
+def _check_offload(offload_parameters: bool, update: bool, accumulate: bool) -> None:
+    if not isinstance(offload_parameters, bool):
+        raise InvalidInputError(f"offload_parameters is {shown(offload_parameters)}; give True or False")
+    if offload_parameters and (accumulate or not update):
+        wrong = "accumulate is True" if accumulate else "update is not"
+        raise InvalidInputError(
+            f"offload_parameters is True and {wrong}: gradients that wait for an update are on the device, and so are "
+            "their parameters; plan with update=True, without accumulate"
+        )
 
 
 def own_loss(result: Any) -> torch.Tensor:
@@ -221,11 +241,12 @@ class _Steps:
     def planned(self) -> StepPlan:
         """Of the whole batch at once."""
         seen = self._look(self._given)
-        operations = seen.visits[0].joint.operations
-        updates = [op.update for op in operations if op.update is not None]
+        joint = seen.visits[0].joint
+        updates = [op.update for op in joint.operations if op.update is not None]
         if self._updates is not None:
             self._updates.places = {one.place for one in updates}
             self._updates.planned = {one.place for one in updates if one.state}
+            self._updates.parameters.keep(travelling_in(joint).values())
             if not updates:
                 raise InvalidInputError(
                     "the optimizer updates no parameter of the step; was it built for another model, or a copy of this?"
@@ -236,6 +257,8 @@ class _Steps:
             options = replace(options, budget=made.result.schedule.budget)
         key = key_of_step(made.result.graph, options, device_of(self._model))
         known = {key: document}
+        if self._updates is not None:
+            self._updates.parameters_at = made.result.schedule.border
         of = self._model, self._loss, self._given, options
         return StepPlan(*of, made.result, made, known, self._updates, self._scaling)
 

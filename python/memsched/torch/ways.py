@@ -30,6 +30,7 @@ from memsched.torch.batches import (
     told_of,
     with_size,
 )
+from memsched.torch.compiled.how import How
 from memsched.torch.compiled.joint import run_again
 from memsched.torch.compiled.look import Look, Loss, device_of, look
 from memsched.torch.compiled.options import Options, device_for
@@ -37,7 +38,6 @@ from memsched.torch.compiled.plan import Timed, costs_in, timed
 from memsched.torch.compiled.private import without_logs
 from memsched.torch.compiled.times import disturbed
 from memsched.torch.compiled.update_checks import updates_of
-from memsched.torch.compiled.updates import How
 from memsched.torch.errors import CaptureError
 from memsched.torch.machines import machine
 from memsched.torch.nests import tensors_of

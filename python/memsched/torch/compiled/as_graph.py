@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +13,9 @@ from torch import fx
 
 from memsched._core import Graph
 from memsched.torch.compiled.joint import Joint, Operation, Update, states_called
+from memsched.torch.compiled.parameters import TRAVELS, parameter_called, travelling_in
 from memsched.torch.compiled.private import FREED
+from memsched.torch.compiled.resident import Resident
 from memsched.torch.compiled.sizes import NO_LOSS, LossBytes, Sizes
 from memsched.torch.errors import CaptureError
 
@@ -40,55 +41,12 @@ class Cost(NamedTuple):
     kernels: Sequence[Kernel] = ()  # where there is a choice
 
 
-@dataclass(frozen=True, slots=True)
-class Resident:
-    """Bytes that no plan moves, by what they are for.
-
-    Attributes
-    ----------
-    parameters, inputs, results : int
-        Of the step. The caller holds the results until the step ends.
-    updates : int
-        Copies of inputs that the step changes and may read again.
-    gradients : int
-        Of gradients that parameters have before the step: the step's own are added to them.
-    optimizer : int
-    others : int
-        On the device, and not of this step.
-    random : int
-        States of random number generators, kept for operations that run again.
-    reserve : int
-        What the caller asked for.
-    fused : int
-        What a compiler holds at the peak beyond the tensors of the plan; below 0 where it stores less.
-    """
-
-    parameters: int = 0
-    inputs: int = 0
-    results: int = 0
-    updates: int = 0
-    gradients: int = 0
-    optimizer: int = 0
-    others: int = 0
-    random: int = 0
-    reserve: int = 0
-    fused: int = 0
-
-    @property
-    def total(self) -> int:
-        """All together."""
-        return sum(self.parts().values())
-
-    def parts(self) -> dict[str, int]:
-        """Each part by name."""
-        return dataclasses.asdict(self)
-
-
 def name_of(joint: Joint, storage: int) -> str:
     """Of the tensor that stands for a storage."""
     base = joint.storages[storage].base
     several = [n for n in joint.storages_of(base) if joint.storages[n].base is base]
-    return base.name if len(several) == 1 else f"{base.name}:{several.index(storage)}"
+    own = parameter_called(base.meta[TRAVELS]) if TRAVELS in base.meta else base.name
+    return own if len(several) == 1 else f"{own}:{several.index(storage)}"
 
 
 def state_name(op: Operation) -> str:
@@ -148,7 +106,7 @@ class Visit:
     def inputs(self) -> list[str]:
         """Type and shape of each tensor that it is given beside parameters and buffers, such as "int64 8x1024"."""
         given = enumerate(self.joint.primals[self.joint.tokens :], self.joint.tokens)
-        values = [node.meta.get("val") for k, node in given if k not in self.static]
+        values = (node.meta.get("val") for k, node in given if k not in self.static)
         return [self._told(one) for one in values if isinstance(one, torch.Tensor)]
 
     def _told(self, one: torch.Tensor) -> str:
@@ -214,9 +172,8 @@ class Visit:
     @property
     def parameter_gradients(self) -> list[int]:
         """Bytes of each gradient of a parameter."""
-        first = self.joint.tokens
-        gradients = [self.joint.gradients[k - first] for k in self.static]
-        return [self.sizes.bytes_of(n) for n in self.joint.storages_in(gradients)]
+        storages = self.joint.storages_in(self.joint.gradients[k - self.joint.tokens] for k in self.static)
+        return [self.sizes.bytes_of(n) for n in storages]
 
 
 def no_costs(visit: Visit) -> list[Cost]:
@@ -277,8 +234,9 @@ class _Part:
             self._held |= set(self._arriving)
         self._sources = {s.number for s in joint.storages if s.writer is None} - set(self._arriving)
         self._gradients = [n for n in joint.storages_in(joint.gradients) if n not in self._sources]
-        updated = {op.reads[0] for op in joint.operations if op.update is not None}
-        self._sources -= updated
+        self._held -= (travelling := travelling_in(joint).keys())
+        updates = [(op, op.update) for op in joint.operations if op.update is not None]
+        self._sources -= (lasting := {op.reads[0] for op, _ in updates} | travelling)
         self._done: list[str] = []  # tensors without bytes that updates write
         self._chain: str | None = None  # the tensor without bytes that the next operation in order reads
         self._left = ""  # orders the backward after the forward
@@ -288,10 +246,9 @@ class _Part:
         self.tensors = [
             self._tensor(s.number, "gradient" if s.number in self._gradients else "activation")
             for s in joint.storages
-            if s.number not in self._sources | updated
+            if s.number not in self._sources | lasting
         ]
-        persistent = [{"name": self._name(n), "size": 0} for n in sorted(updated)]  # bytes of parameters are resident
-        updates = [(op, op.update) for op in joint.operations if op.update is not None]
+        persistent = [self._tensor(n, "") for n in sorted(lasting)]  # without bytes where these are resident
         persistent += [{"name": prefix + state_name(op), "size": one.state} for op, one in updates if one.state]
         self.tensors += [{**one, "role": "persistent"} for one in persistent]
 

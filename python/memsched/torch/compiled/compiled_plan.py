@@ -10,7 +10,8 @@ from memsched.errors import visible
 from memsched.result import Result
 from memsched.support.documents import Document
 from memsched.support.formats import exact_bytes, format_seconds, unit_written
-from memsched.torch.compiled.as_graph import LEAVE, Resident
+from memsched.torch.compiled.as_graph import LEAVE
+from memsched.torch.compiled.resident import Resident
 from memsched.torch.report import ShowsResult, describe
 
 _SHOWN = 4  # inputs

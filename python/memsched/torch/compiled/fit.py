@@ -16,11 +16,12 @@ from memsched.planners.registry import min_memory
 from memsched.problems.budget import parse_memory
 from memsched.support.documents import Document
 from memsched.support.units import parse_bandwidth
-from memsched.torch.compiled.as_graph import Resident, Visit
+from memsched.torch.compiled.as_graph import Visit
 from memsched.torch.compiled.compiled_plan import CompiledPlan
 from memsched.torch.compiled.halves import Count, Halves, Way
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import plan_and_document, plan_for_another, too_small
+from memsched.torch.compiled.resident import Resident
 from memsched.torch.compiled.split import steps_of
 
 _ROUNDS = 6

@@ -16,7 +16,7 @@ import torch
 from memsched.errors import InfeasibleError, MemschedError
 from memsched.support.documents import Document
 from memsched.support.formats import format_bytes
-from memsched.torch.compiled.as_graph import Resident, Visit
+from memsched.torch.compiled.as_graph import Visit
 from memsched.torch.compiled.compiled_plan import CompiledPlan
 from memsched.torch.compiled.held import (
     Call,
@@ -35,6 +35,7 @@ from memsched.torch.compiled.held import (
 from memsched.torch.compiled.options import Made, Options, within_share
 from memsched.torch.compiled.plan import plan_and_document, plan_carefully
 from memsched.torch.compiled.private import in_backward, saving_is_hooked
+from memsched.torch.compiled.resident import Resident
 from memsched.torch.compiled.sizes import NO_LOSS, LossBytes
 from memsched.torch.compiled.spans import Spanned, spanned
 from memsched.torch.compiled.unit import SERIAL, Unit, distinct

@@ -13,9 +13,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from memsched.support.units import parse_bandwidth, parse_bytes
 from memsched.torch.arena import cuda
-from memsched.torch.compiled.as_graph import Resident, Visit, held_by_caller
+from memsched.torch.compiled.as_graph import Visit, held_by_caller
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.private import unset_fake_temporarily
+from memsched.torch.compiled.resident import Resident
 from memsched.torch.compiled.sizes import LossBytes
 from memsched.torch.compiled.times import measured_costs
 from memsched.torch.compiled.unit import Unit
@@ -72,6 +73,7 @@ class Call:
     again: tuple[Any, ...] = ()  # what tells it, if it runs again in a backward, as under `torch.utils.checkpoint`
     recorded: bool = False
     given: dict[int, tuple[int, bool]] = field(default_factory=dict)  # by storage: bytes, and whether it lasts
+    travelling: int = 0  # bytes that parameters which may travel have on the device
     gradients: dict[int, int] = field(default_factory=dict)  # bytes by storage, of those that parameters had before
     results: dict[int, int] = field(default_factory=dict)  # bytes by storage
 
@@ -81,7 +83,10 @@ class Call:
         for k, one in enumerate(args):
             if isinstance(one, torch.Tensor) and one.device == unit.joint.device:
                 storage, gradient = one.untyped_storage(), gradient_of(one)
-                self.given[identities.of(storage)] = storage.nbytes(), k in unit.static
+                if k in unit.travelling:
+                    self.travelling += storage.nbytes()
+                else:
+                    self.given[identities.of(storage)] = storage.nbytes(), k in unit.static
                 if gradient is not None:
                     storage = gradient.untyped_storage()
                     self.gradients[identities.of(storage)] = storage.nbytes()
@@ -153,7 +158,7 @@ def held_in_step(calls: Sequence[Call], visits: Sequence[Visit], options: Option
     others += _MARKER * sum(unit.marked for call in calls if (unit := call.unit()) is not None)
     if device.type == "cuda":
         _run_once(visits, options)
-        known = sum(size for size, _ in given.values()) + sum(gradients.values())
+        known = sum(size for size, _ in given.values()) + sum(gradients.values()) + calls[-1].travelling
         others = others_on(device, known + state_bytes(options.optimizer, device))
     return Resident(
         parameters=sum(size for size, lasts in given.values() if lasts) + sum(one.parameters for one in own),

@@ -22,11 +22,12 @@ from torch._subclasses.fake_tensor import (
 from torch.nn.parameter import is_lazy
 
 from memsched.errors import InvalidInputError, shown
-from memsched.torch.compiled.as_graph import Resident, Visit, held_by_caller
+from memsched.torch.compiled.as_graph import Visit, held_by_caller
 from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.leftovers import Leftovers
 from memsched.torch.compiled.options import Options, read_options
 from memsched.torch.compiled.private import compiled_apart, unset_fake_temporarily, without_limits
+from memsched.torch.compiled.resident import Resident
 from memsched.torch.compiled.sizes import NO_LOSS, LossBytes
 from memsched.torch.compiled.special_groups import Unplanned
 from memsched.torch.compiled.unplanned import UnplannedWarning
@@ -107,6 +108,8 @@ def _looked_at(
 ) -> Look:
     model, args, kwargs, optimizer = step_of
     dry = None if updates is None else Updates(optimizer, looked_at=updates)
+    if dry is not None:
+        dry.names_of = dry.parameters.names_in(model)
     group = Unplanned(options, aside=unset_fake_temporarily, witness=witness, updates=dry)
     step = forward_of(model) if loss is None or not within else then(forward_of(model), loss)
     needed = NO_LOSS

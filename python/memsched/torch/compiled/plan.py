@@ -25,10 +25,12 @@ from memsched.support.documents import Document, fields, plain
 from memsched.support.formats import format_bytes, unit_written
 from memsched.support.units import parse_bytes
 from memsched.torch.compiled import cache
-from memsched.torch.compiled.as_graph import LEAVE, Cost, Resident, Visit, no_costs, prefix, step_graph
+from memsched.torch.compiled.as_graph import LEAVE, Cost, Visit, no_costs, prefix, step_graph
+from memsched.torch.compiled.border import on_one_side
 from memsched.torch.compiled.compiled_plan import CompiledPlan, compiled_plan
 from memsched.torch.compiled.joint import modules_in, run_again
 from memsched.torch.compiled.options import Options, device_for
+from memsched.torch.compiled.resident import Resident
 from memsched.torch.compiled.split import in_order
 from memsched.torch.compiled.times import disturbed, measured_costs, modelled_costs
 from memsched.torch.link import measure_link
@@ -279,7 +281,7 @@ class _Problem:
         if _swaps_at_first(self._options) and untimed and peak_memory(graph) > device.memory:
             with contextlib.suppress(InfeasibleError):
                 return plan_graph(graph, device=device, planner="swap_all")
-        return _solve(graph, device, self._options, effort)
+        return on_one_side(_solve(graph, device, self._options, effort))
 
     def _tries(self, memory: int, graph: Graph, effort: Effort) -> Iterator[tuple[int, int, Effort]]:
         """Orders to plan for, the memory that their plans may use, and the planner's effort."""

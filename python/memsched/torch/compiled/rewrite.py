@@ -17,6 +17,7 @@ from memsched.torch.compiled.as_graph import LEAVE, Step, held_storages, name_of
 from memsched.torch.compiled.joint import Joint
 from memsched.torch.compiled.laps import lap
 from memsched.torch.compiled.layouts import drawn_from, laid, order_of
+from memsched.torch.compiled.parameters import parameter_called, travelling_in
 from memsched.torch.compiled.private import RUNS_AGAIN
 from memsched.torch.compiled.sizes import Sizes
 from memsched.torch.nests import tensors_of
@@ -68,6 +69,8 @@ class _Writer:
         self.operations = {op.node.name: op for op in joint.operations}
         self.storages = {name_of(joint, s.number): s.number for s in joint.storages}
         self.updates = {state_name(op): op.node for op in joint.operations if op.update and op.update.state}
+        self.parameters = {parameter_called(name): (n, name) for n, name in travelling_in(joint).items()}
+        self.serial = next((op.node.args[0] for op in joint.operations if op.update is not None), None)
         self.runs = Counter(step["run"] for step in (*forward, *backward) if "run" in step)
         self.states: dict[str, Any] = {}  # of the generators, before a random operation's first run
 
@@ -101,7 +104,8 @@ class _Writer:
         return Rewritten(forward.module(), backward.module(), len(backward.saved))
 
 
-_COPIES = {copies.offload, copies.prefetch, copies.arrived, copies.gone, *update_calls.TRAVEL.values()}
+_COPIES = {copies.offload, copies.prefetch, copies.arrived, copies.gone, update_calls.arrived_parameter}
+_COPIES |= {*update_calls.TRAVEL.values(), *update_calls.TRAVEL_PARAMETER.values()}
 
 
 @dataclass(slots=True)
@@ -117,8 +121,8 @@ class _Half:
     """By storage, its copy on the host."""
     leaving: dict[int, Any] = field(default_factory=dict)
     """By storage, the value whose copy to the host may be under way."""
-    coming: dict[int, tuple[Any, Any]] = field(default_factory=dict)
-    """By storage, the value that is on its way back, and its copy on the host."""
+    coming: dict[int, tuple[Any, tuple[Any, ...]]] = field(default_factory=dict)
+    """By storage, of what is on its way back: the function that waits for it, and what that is called with."""
     forward: _Half | None = None
     """What is not here is asked of the forward, which saves it."""
     saved: list[Any] = field(default_factory=list)
@@ -144,6 +148,9 @@ class _Half:
             serial, place, *_ = self.writer.updates[name].args
             self._call(update_calls.TRAVEL[verb], (serial, place), None)
             return
+        if name in self.writer.parameters:
+            self._move(verb, *self.writer.parameters[name])
+            return
         storage = self.writer.storages.get(name)
         if storage is None:  # a tensor without bytes that only keeps an order
             return
@@ -157,7 +164,8 @@ class _Half:
             self.leaving[storage] = source
         elif verb == "prefetch":
             host = self._host_copy(storage)
-            self.coming[storage] = self._call(copies.prefetch, (host, holder.meta["val"].device), base), host
+            value = self._call(copies.prefetch, (host, holder.meta["val"].device), base)
+            self.coming[storage] = copies.arrived, (value, host)
         elif verb == "free":
             self._await([storage])
             before = self.forward.leaving if self.forward is not None else {}
@@ -174,6 +182,18 @@ class _Half:
                 self.freed.add(storage)
         else:
             raise InternalError(f"a schedule of a captured step has a step {step}")
+
+    def _move(self, verb: str, storage: int, name: str) -> None:
+        """Write what moves a parameter: where it is on the host and on the device is known to the updates."""
+        serial = self.writer.serial
+        if verb != "prefetch":
+            self._await([storage])
+        self._call(update_calls.TRAVEL_PARAMETER[verb], (serial, name), None)
+        if verb == "prefetch":
+            self.coming[storage] = update_calls.arrived_parameter, (serial, name)
+        elif verb == "free":
+            self._forget(storage)
+            self.freed.add(storage)
 
     def run(self, op: Any) -> None:
         """Write an operation, and take its results apart."""
@@ -279,7 +299,7 @@ class _Half:
             if storage in self.coming:
                 holder, like = self._holder(storage), self.joint.storages[storage].base
                 assert holder is not None
-                self._set(holder, self._call(copies.arrived, self.coming.pop(storage), like))
+                self._set(holder, self._call(*self.coming.pop(storage), like))
 
     def _set(self, node: fx.Node, value: Any) -> None:
         self.values[node] = value

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from memsched.torch.compiled.joint import Joint, address
+from memsched.torch.compiled.parameters import TRAVELS
 from memsched.torch.errors import CaptureError
 from memsched.torch.kernel_bytes import kernel_bytes, scratch_bytes
 from memsched.torch.nests import tensors_of
@@ -79,6 +80,8 @@ class Sizes:
         place, one = next((k, one) for k, one in examples if self._joint.storage_at(one) == storage)
         if one.device != self._device:
             return 0
+        if TRAVELS in base.meta:  # on the host it is traced without memory
+            return self.number(one.numel()) * one.element_size()
         traced = self.number(one.untyped_storage().nbytes())
         if self._joint.storages[storage].writer is None:
             return traced

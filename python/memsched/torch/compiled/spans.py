@@ -12,10 +12,11 @@ from memsched.errors import InfeasibleError, MemschedError
 from memsched.planners.registry import min_memory
 from memsched.problems.problem import peak_memory, simulate
 from memsched.support.documents import Document
-from memsched.torch.compiled.as_graph import Cost, Resident, Visit, prefix, step_graph
+from memsched.torch.compiled.as_graph import Cost, Visit, prefix, step_graph
 from memsched.torch.compiled.compiled_plan import CompiledPlan
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import costs_in, plan_and_document
+from memsched.torch.compiled.resident import Resident
 from memsched.torch.compiled.split import joined
 from memsched.torch.compiled.unit import Unit, Version
 

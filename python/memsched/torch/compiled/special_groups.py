@@ -11,12 +11,13 @@ import torch
 
 from memsched._core import Graph
 from memsched.support.documents import Document
-from memsched.torch.compiled.as_graph import Resident, Visit, no_costs, prefix, step_graph
+from memsched.torch.compiled.as_graph import Visit, no_costs, prefix, step_graph
 from memsched.torch.compiled.compiled_plan import CompiledPlan
 from memsched.torch.compiled.group import Group
 from memsched.torch.compiled.held import Call, Due, Key, Path, held_in_step, order_of, visits_of
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import key_of_step
+from memsched.torch.compiled.resident import Resident
 from memsched.torch.compiled.sizes import LossBytes
 from memsched.torch.compiled.unit import Unit
 from memsched.torch.compiled.updates import Updates

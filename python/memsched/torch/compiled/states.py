@@ -58,7 +58,6 @@ class Travelling:
         for name, host in self._hosts.items():
             if name not in self._coming and name not in self._leaving:
                 self._coming[name] = traffic_on(self._device).prefetch(host)
-                self._shown[name] = _Shown(self._shown[name].value)
 
     def arrive(self, state: dict[str, Any]) -> None:
         """They are on the device again, and about to change."""
@@ -70,22 +69,20 @@ class Travelling:
         self._leaving, self._coming = {}, {}
 
     def settle(self, state: Mapping[str, Any]) -> bool:
-        """Take note of what was written between two steps to what the optimiser has; False if it has other states."""
-        if any(not one.is_in(state.get(name)) for name, one in self._shown.items()):
-            return False
-        changed = any(one.changed for one in self._shown.values())
-        if changed and self._leaving:
-            return False
-        if changed:
-            self.drop()
-        return True
+        """Between two steps: whether the optimiser has what is on the host, whoever has written to it there."""
+        self.drop()
+        if not self._leaving:  # else a step has failed on the way
+            return all(one.is_in(state.get(name)) for name, one in self._shown.items())
+        for name, value in self._leaving.items():
+            traffic_on(value.device).gone(value, self._hosts[name], False)
+        self._leaving = {}
+        return False
 
     def home(self, state: dict[str, Any]) -> None:
-        """As `arrive`, after what was written between two steps; states of others stay."""
+        """As `arrive`, between two steps; states that the optimiser has otherwise are moved to the device."""
         if self.settle(state):
             self.arrive(state)
             return
-        self.drop()
         for name, value in state.items():
             if _is_large(value):
                 state[name] = value.to(self._device)
@@ -97,16 +94,11 @@ class Travelling:
 
 
 class _Shown:
-    """A tensor that the optimiser has, as it was when it was last copied."""
+    """A tensor that the optimiser has, and the memory in which it lies."""
 
     def __init__(self, value: torch.Tensor) -> None:
-        self.value, self._version, self._memory = value, value._version, value.data_ptr()
+        self.value, self._memory = value, value.data_ptr()
 
     def is_in(self, now: Any) -> bool:
         """Whether the optimiser still has it, in the same memory."""
         return now is self.value and self.value.data_ptr() == self._memory
-
-    @property
-    def changed(self) -> bool:
-        """Whether somebody has written to it."""
-        return self.value._version != self._version

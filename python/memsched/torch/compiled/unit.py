@@ -22,6 +22,7 @@ from memsched.torch.compiled.compiled_plan import CompiledPlan
 from memsched.torch.compiled.copies import expect
 from memsched.torch.compiled.joint import Joint, read_joint
 from memsched.torch.compiled.laps import Laps
+from memsched.torch.compiled.parameters import TRAVELS, parameter_called, travelling_in
 from memsched.torch.compiled.private import Boxed, backward_code, is_batched, python_code, saving_is_hooked
 from memsched.torch.compiled.rewrite import Rewritten, rewrite
 from memsched.torch.compiled.sizes import Sizes
@@ -86,6 +87,7 @@ class Unit:
             k for k, node in enumerate(self.joint.primals) if isinstance(node.meta.get("val"), torch.SymInt)
         ]
         self.fixed = sorted(self.static)
+        self.travelling = {k for k, node in enumerate(self.joint.primals) if TRAVELS in node.meta}
         self.inputs = [
             k
             for k, node in enumerate(self.joint.primals)
@@ -291,6 +293,7 @@ class Unit:
         """
         expect(self.joint.device, plan.result.timeline.bytes_out)
         states = {state_name(op) for op in self.joint.operations if op.update and op.update.state}
+        states.update(map(parameter_called, travelling_in(self.joint).values()))
         forward, backward = steps_of(plan.result.schedule.steps, visit, visits, states)
         key = str((sizes and sizes.values, forward, backward))
         if (key, None) not in self._code:

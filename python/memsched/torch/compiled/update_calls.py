@@ -59,3 +59,23 @@ def prefetch(serial: int, place: int) -> None:
 
 TRAVEL = {"offload": offload, "free": free, "prefetch": prefetch}
 """By the verb of a step, what moves states."""
+
+
+def offload_parameter(serial: int, name: str) -> None:
+    KNOWN[serial].parameters.offload(name)
+
+
+def free_parameter(serial: int, name: str) -> None:
+    KNOWN[serial].parameters.free(name)
+
+
+def prefetch_parameter(serial: int, name: str) -> None:
+    KNOWN[serial].parameters.prefetch(name)
+
+
+@fx.has_side_effect
+def arrived_parameter(serial: int, name: str) -> torch.Tensor:
+    return KNOWN[serial].parameters.arrive(name)
+
+
+TRAVEL_PARAMETER = {"offload": offload_parameter, "free": free_parameter, "prefetch": prefetch_parameter}

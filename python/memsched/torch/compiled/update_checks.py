@@ -9,9 +9,12 @@ from typing import Any
 import torch
 
 from memsched.errors import InvalidInputError, shown
+from memsched.torch.compiled.how import How
+from memsched.torch.compiled.parameters import Parameters, bring_back, may_travel
 from memsched.torch.compiled.scaling import Scaling
-from memsched.torch.compiled.updates import How, Updates, form_of
-from memsched.torch.optimizer_state import called_around, check_owner, trained_by
+from memsched.torch.compiled.updates import Updates
+from memsched.torch.nests import tensors_of
+from memsched.torch.optimizer_state import called_around, check_owner, form_of, trained_by
 
 _OF_SCALER = ("scale", "unscale_", "step", "update", "get_scale", "_unscale_grads_", "_maybe_opt_step")
 _TOGETHER = (torch.optim.LBFGS, torch.optim.SparseAdam)  # whose step needs all gradients, or sparse ones
@@ -50,6 +53,7 @@ def updates_of(
     rounds: bool,
     planner: str,
     how: How,
+    offload_parameters: bool = False,
 ) -> Updates:
     """The updates of a step that is to be planned with them.
 
@@ -83,7 +87,11 @@ def updates_of(
     check_owner(optimizer, model)
     if scaling is not None:
         _check_scaled(optimizer)
-    updates = Updates(optimizer, how=how, scaling=scaling)
+    bring_back(model.parameters())
+    others = tensors_of([*trained_by(optimizer), dict(optimizer.state)])
+    parameters = Parameters(may_travel(model, others) if offload_parameters else {})
+    updates = Updates(optimizer, how=how, scaling=scaling, parameters=parameters)
+    updates.names_of = parameters.names_in(model)
     updates.names = {name: (id(one), one.requires_grad) for name, one in model.named_parameters()}
     check_parameters(model, updates)
     for place, one in enumerate(trained_by(optimizer)):
@@ -132,7 +140,7 @@ def check_parameters(model: torch.nn.Module, updates: Updates) -> None:
         _check_all_in_model(now, updates)
     _check_memory(now, updates)
     for name, one in now.items():
-        if id(one) in updates.parameters:
+        if id(one) in updates.trained:
             if one.grad is not None and not updates.how.adds:
                 raise InvalidInputError(
                     f"{name} has a gradient from before, which a step with update=True does not add to; call "
@@ -178,7 +186,7 @@ def _span(one: torch.Tensor) -> tuple[int, int, int]:
 def _check_all_updated(trained: Mapping[str, torch.Tensor], updates: Updates) -> None:
     """Refuse gradients that would be in the norm of a plain step."""
     for name, one in trained.items():
-        if one.requires_grad and id(one) not in updates.parameters:
+        if one.requires_grad and id(one) not in updates.trained:
             raise InvalidInputError(
                 f"{name} needs a gradient and is not updated, so that max_norm would not know its norm; freeze it "
                 "(requires_grad_(False)), or give it to the optimizer"

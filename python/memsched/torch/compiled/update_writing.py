@@ -13,6 +13,7 @@ from torch import fx
 
 from memsched.torch.compiled.clipping import norm_of_all
 from memsched.torch.compiled.joint import UPDATE, address
+from memsched.torch.compiled.parameters import TRAVELS
 from memsched.torch.compiled.private import grouped_by_type
 from memsched.torch.compiled.sizes import WORKSPACE
 from memsched.torch.compiled.update_calls import add, common_factor, seen, update
@@ -49,6 +50,7 @@ def write_updates(joint: fx.GraphModule, results: int, inputs: Sequence[Any], up
     pairs = list(zip(primals, inputs, strict=False))
     if len(primals) != len(inputs) or any(_shape(one) != _shape(node.meta.get("val")) for node, one in pairs):
         raise CaptureError("AOTAutograd has merged its inputs, and no update would know its parameter")
+    _mark(pairs, [node for node in returned if isinstance(node, fx.Node)], updates)
     readers = _readers(graph)
     given = {address(one) for node in placeholders for one in _examples(node)}
     ends = Counter(address(one) for node in returned[results:] if node is not None for one in _examples(node))
@@ -91,6 +93,15 @@ def write_updates(joint: fx.GraphModule, results: int, inputs: Sequence[Any], up
         made.meta[UPDATE] = replace(cost, place=place, workspace=cost.workspace + copy)
         order[made] = order[last]
     output.args = (tuple(returned),)
+
+
+def _mark(pairs: Sequence[tuple[fx.Node, Any]], returned: Sequence[fx.Node], updates: Updates) -> None:
+    """Note which primals are parameters that may travel: not those of whose memory the caller gets a part."""
+    caller = {address(one) for node in returned for one in _examples(node)}
+    for node, one in pairs:
+        name = updates.names_of.get(id(one))
+        if name is not None and caller.isdisjoint(map(address, _examples(node))):
+            node.meta[TRAVELS] = name
 
 
 def _common_factor(graph: fx.Graph, updates: Updates, gradients: Sequence[_Gradient]) -> fx.Node:

@@ -13,7 +13,6 @@ import itertools
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -21,13 +20,16 @@ import torch
 from memsched.errors import MemschedError
 from memsched.result import Result
 from memsched.torch.compiled.clipping import factor_of, norm_of, norm_of_all
+from memsched.torch.compiled.copies import traffic_on
+from memsched.torch.compiled.how import PLAIN, How
 from memsched.torch.compiled.joint import Update, states_called
+from memsched.torch.compiled.parameters import Parameters, bring_back
 from memsched.torch.compiled.private import is_autocast_on
 from memsched.torch.compiled.scaling import FIGURES, SCALE_BYTES, Scaling
 from memsched.torch.compiled.states import Travelling, states_in
 from memsched.torch.compiled.update_costs import SMALL, UpdateCosts
 from memsched.torch.nests import tensors_of
-from memsched.torch.optimizer_state import distinct_bytes, trained_by
+from memsched.torch.optimizer_state import distinct_bytes, form_of, trained_by
 
 _NORM = 8  # bytes, at most
 _SERIAL = itertools.count()
@@ -43,21 +45,6 @@ class HasResult(Protocol):
     def result(self) -> Result: ...
 
 
-@dataclass(frozen=True, slots=True)
-class How:
-    """What a step does with the gradients of what it trains, once they are there."""
-
-    max_norm: float | None = None  # of all together: larger ones are clipped
-    adds: bool = False  # to gradients that wait from steps before
-    updates: bool = True  # by the optimiser; else they wait
-    scaled: bool = False  # they are multiples of what they stand for, and may be infinite
-
-    @property
-    def waits(self) -> bool:
-        """Whether updates wait for what all gradients are like."""
-        return self.max_norm is not None or self.scaled
-
-
 class Updates:
     """An optimiser whose updates are operations of a step.
 
@@ -69,10 +56,14 @@ class Updates:
         optimizer: torch.optim.Optimizer,
         *,
         looked_at: Updates | None = None,
-        how: How = How(),  # it is frozen
+        how: How = PLAIN,
         scaling: Scaling | None = None,
+        parameters: Parameters | None = None,
     ) -> None:
         self.optimizer, self.scaling = optimizer, scaling
+        self.parameters: Parameters = looked_at.parameters if looked_at else parameters or Parameters({})
+        self.names_of: dict[int, str] = {}  # of those that may travel, by identity: of the model, or its copy
+        self.parameters_at: Mapping[str, str] = {}  # where they are between steps
         self.how: How = how if looked_at is None else looked_at.how
         self.norm: torch.Tensor | None = None  # of the gradients of the last step, before they were clipped
         self.norm_type: torch.dtype | None = None
@@ -113,8 +104,8 @@ class Updates:
         return self._serial
 
     @property
-    def parameters(self) -> set[int]:
-        """What it updates, by identity."""
+    def trained(self) -> set[int]:
+        """The parameters that it updates, by identity."""
         return set(self._places)
 
     def place_of(self, parameter: object) -> int | None:
@@ -173,9 +164,9 @@ class Updates:
         """
         memo: dict[int, Any] = {id(one): one for one in trained_by(self.optimizer)}
         scaling = None if self.scaling is None else self.scaling.copy(self._device)
-        made = Updates(copy.deepcopy(self.optimizer, memo), how=self.how, scaling=scaling)
+        made = Updates(copy.deepcopy(self.optimizer, memo), how=self.how, scaling=scaling, parameters=self.parameters)
         made.planned, made.names, made._costs = self.planned, self.names, self._costs
-        made.border = self.border
+        made.border, made.names_of, made.parameters_at = self.border, self.names_of, self.parameters_at
         made.norm_type, made.places = self.norm_type, self.places
         groups = made.optimizer.param_groups
         for place, one in enumerate(trained_by(self.optimizer)):
@@ -221,6 +212,7 @@ class Updates:
     def begin(self) -> None:
         """A step begins."""
         self._told, self._entered = False, 0
+        self.parameters.follow(self.parameters_at)
         if self.norm is None and self.norm_type is not None:
             self.norm = torch.zeros((), dtype=self.norm_type, device=self._device)
         if self.scaling is not None:
@@ -233,15 +225,13 @@ class Updates:
         if plan is None:
             return
         where, border = self.border, plan.result.schedule.border
+        self.parameters_at = border
+        self.parameters.follow(border)
         if where is None:
             where = {place: border.get(states_called(place), "device") for place in self.planned}
         for place, travelling in [*self._travels.items()]:
             if where.get(place, "device") == "device" or not travelling.settle(self._state(place)):
                 self.home(place)
-            elif where[place] == "both":
-                travelling.prefetch()
-            else:
-                travelling.free(self._state(place))
         for place, there in where.items():
             if there == "host" and place not in self._travels:
                 self.offload(place)
@@ -254,6 +244,12 @@ class Updates:
             raise MemschedError(
                 "the step runs several graphs, and with update=True it was planned as one; plan with update=False"
             )
+
+    def rest(self) -> None:
+        """After a step, complete or not: what is on the host can be read there."""
+        self.parameters.rest()
+        if self._travels or self.parameters.named:
+            traffic_on(self._device).lanes.finish("out")
 
     def ended(self, model: torch.nn.Module) -> None:
         """After a step: whatever has a gradient of its own now was not updated, or not with all of its gradient."""
@@ -275,7 +271,8 @@ class Updates:
             self._travels.pop(one).home(self._state(one))
 
     def on_device(self) -> Iterator[torch.Tensor]:
-        """The states in the plan that are on the device."""
+        """The states and parameters in the plan that are on the device."""
+        yield from self.parameters.on_device()
         for place in self.planned:
             if place in self._travels:
                 yield from self._travels[place].on_device()
@@ -352,6 +349,7 @@ class Updates:
             self.optimizer.param_groups = groups
             parameter.grad = None
             _AT_WORK.discard(id(self.optimizer))
+            self.parameters.updated(parameter)
 
     def offload(self, place: int) -> None:
         """Begin to copy states to the host."""
@@ -376,21 +374,11 @@ _AT_WORK = set[int]()  # optimisers that update by a plan, by identity
 
 
 def _bring_back(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    """Before a step of the optimiser that is none of a plan's: its states come to the device."""
-    if id(optimizer) not in _AT_WORK and _TRAVELS.get(optimizer):
-        Updates(optimizer).home()
+    """Before a step of the optimiser that is none of a plan's: its states and parameters come to the device."""
+    if id(optimizer) not in _AT_WORK:
+        bring_back(trained_by(optimizer))
+        if _TRAVELS.get(optimizer):
+            Updates(optimizer).home()
 
 
 _TRAVELS = weakref.WeakKeyDictionary()
-
-
-def form_of(optimizer: torch.optim.Optimizer) -> list[tuple[list[int], set[str]]]:
-    """Of each group, its parameters, by identity, and which options are on."""
-    values = ("lr", "initial_lr")
-    return [
-        (
-            list(map(id, group["params"])),
-            {name for name, one in group.items() if isinstance(one, int | float) and one and name not in values},
-        )
-        for group in optimizer.param_groups
-    ]
