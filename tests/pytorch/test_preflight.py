@@ -675,6 +675,32 @@ def test_the_update_in_the_step_says_how_much_of_it_is_the_loss() -> None:
     assert any("results count until the step ends" in one for one in found.assumed)
 
 
+def test_parameters_travel_where_nothing_else_fits() -> None:
+    model, x = nn.Sequential(*(nn.Linear(96, 96) for _ in range(8))), torch.randn(1, 96)
+    weights = sum(one.nbytes for one in model.parameters())
+    stepping = torch.optim.AdamW(model.parameters())
+    more: dict[str, Any] = {
+        "device": "v100",
+        "optimizer": stepping,
+        "largest": False,
+        "time_limit": 0.5,
+        "loss": lambda out: out.mean(),
+    }
+    found = fit(model, (x,), memory=weights, **more)
+    fits = {one.name: one.fits for one in found.ways}
+    assert fits.pop("parameters travel, too")
+    assert not any(fits.values())
+    assert "offload_parameters=True)" in found.next_step
+    given: dict[str, Any] = {"budget": weights, "device": "v100", "optimizer": stepping, "update": True}
+    plan = memsched.torch.plan_step(model, (x,), more["loss"], **given, offload_parameters=True)
+    assert plan.verify(x).peak_memory <= weights
+    none = fit(model, (x,), memory=weights, bandwidth=0, **more)
+    assert "parameters travel, too" not in {one.name for one in none.ways}
+    less = fit(model, (x,), memory=weights // 8, **more)
+    assert not any(one.fits for one in less.ways)
+    assert less.next_step.startswith("give at least")
+
+
 def test_a_long_search_tells_on_stderr_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,8 +19,10 @@ _MOST = 2**62  # of counted bytes and samples
 _LEAST = 1000  # bytes of a device: with less, a unit is missing
 OFFLOADED = "optimizer on the host"
 UPDATED = "update in the step"
+TRAVELLING = "parameters travel, too"
 LARGER = "for larger inputs"
 MICRO = "micro-batches"
+_OPTION = ", offload_parameters=True"
 _LEFT = 0.88  # of a GPU's memory, for what PyTorch's allocator does not lose between tensors
 _FASTER = 0.95  # of the time of another way, so that it is worth a word
 
@@ -176,7 +178,8 @@ class Fit(Drawn, Tabular, Saved):
             return _how(best.name, self) + note + doubt + self._lacking(best.name)
         least = min(self.ways, key=lambda one: one.peak_memory)
         needed = exact_bytes(least.peak_memory, unit_written(self.memory), up=True)
-        how = " (memsched.torch.plan_step(.., update=True))" if least.name == UPDATED else ""
+        options = f"update=True{_OPTION}" if least.name == TRAVELLING else "update=True"
+        how = f" (memsched.torch.plan_step(.., {options}))" if least.name in (UPDATED, TRAVELLING) else ""
         return f"give at least {needed}, with {least.name!r}{how}{smaller or self._without_batches()}"
 
     def _lacking(self, best: str) -> str:
@@ -277,8 +280,9 @@ def _how(way: str, found: Fit) -> str:
     budget = f'"{written}"' if parse_bytes(written) == memory else str(memory)
     rest = format_bytes(_LEFT * memory, unit_written(memory)).replace(" ", "")
     less = f"if that is all of a GPU, ask again for {rest}: PyTorch's allocator needs 10 to 15 %"
-    if way == UPDATED:
-        call = f"memsched.torch.plan_step(model, args, loss, budget={budget}, optimizer=optimizer, update=True)"
+    if way in (UPDATED, TRAVELLING):
+        call = f"memsched.torch.plan_step(model, args, loss, budget={budget}, optimizer=optimizer, update=True"
+        call += f"{_OPTION})" if way == TRAVELLING else ")"
         return f"{way}: {call}; {less}"
     given = {"budget": budget, "optimizer": "optimizer" if optimizer else "", "bandwidth": "0" * (way == "recompute")}
     if found.with_loss:  # which torch.compile does not see

@@ -15,7 +15,7 @@ from memsched._core import Device, Graph
 from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.problems.budget import warn_if_slow
 from memsched.study.auto import Say
-from memsched.study.fit import LARGER, MICRO, OFFLOADED, UPDATED, Fit, Steady, Way
+from memsched.study.fit import LARGER, MICRO, OFFLOADED, TRAVELLING, UPDATED, Fit, Steady, Way
 from memsched.support.formats import counted, format_seconds
 from memsched.support.units import parse_bytes
 from memsched.torch.batches import (
@@ -93,7 +93,7 @@ class Asked:
         self._unfound: dict[str, list[str]] = {}  # by reason, the ways whose largest size is not known
         self._untried: list[str] = []  # other ways, and why not
         self._again: dict[Size, float] = {}  # seconds of what the model's own checkpoints run again
-        self._steps: dict[bool, dict[Size, Timed]] = {False: {}, True: {}}  # without updates and with them
+        self._steps: dict[str, dict[Size, Timed]] = {"": {}, UPDATED: {}, TRAVELLING: {}}  # by the ways with updates
         self.steady = functools.cache(self._steady)
 
     def answered(self) -> Fit:
@@ -109,7 +109,10 @@ class Asked:
         else:
             ways = [plain, self._planned(_PLANNED[0], link=False)]
             ways += [self._planned(_PLANNED[1], link=True), *self._optimizer_on_host()] if link else []
-            ways += [*(self._updated_in_step() for _ in self._with_updates()), *self._accumulated()]
+            updated = [self._updated_in_step(name) for name in self._with_updates()]
+            if updated and link and not updated[0].fits:
+                updated.append(self._updated_in_step(TRAVELLING))
+            ways += [*updated, *self._accumulated()]
         if searched:
             self._until = math.inf if self._limit is None else time.monotonic() + self._limit
             for k, one in enumerate(ways):
@@ -163,20 +166,20 @@ class Asked:
             return largest_within(lambda k: self._plain_need(sized(step * k)), self._memory, first, fixed, known)
 
         def largest_planned(step: int, first: int, known: int) -> int | None:
-            captured = [getattr(one, searched) for one in self._steps[updates] if one == sized(getattr(one, searched))]
+            captured = [getattr(one, searched) for one in self._steps[step_of] if one == sized(getattr(one, searched))]
             sizes = PlannedSizes(
-                lambda k: self._graph_at(sized(step * k), updates=updates),
+                lambda k: self._graph_at(sized(step * k), step_of),
                 first,
                 self._device(link=name != "recompute"),
                 known=[size // step for size in captured if size % step == 0],
                 runs=lambda k: self._runs(sized(step * k)),
-                fits=lambda k: updates or self._need_of_update(step * k / start) <= self._memory,
+                fits=lambda k: step_of != "" or self._need_of_update(step * k / start) <= self._memory,
                 say=lambda what, k: self._say(what, sized(step * k)),
             )
             return sizes.largest(known)
 
-        updates, unit = name == UPDATED, _ALIGNED if searched == "length" else 1
-        if name not in ("plain", *_PLANNED, UPDATED):
+        step_of, unit = name if name in self._steps else "", _ALIGNED if searched == "length" else 1
+        if name not in ("plain", *_PLANNED, UPDATED, TRAVELLING):
             return None
         try:
             found = largest_aligned(largest_plain if name == "plain" else largest_planned, start, unit)
@@ -229,25 +232,25 @@ class Asked:
         if not isinstance(self._optimizer, torch.optim.Optimizer) or not (self._loss or self._returns_loss):
             return []
         try:
-            self._graph_at(self._own, updates=True)
+            self._graph_at(self._own, UPDATED)
         except (CaptureError, InvalidInputError):  # what `plan_step` tells whoever asks it
             return []
         return [UPDATED]
 
-    def _updated_in_step(self) -> Way:
-        """The optimiser's states travel, too."""
-        self._say(f"planning {UPDATED}")
-        graph, device = self._graph_at(self._own, updates=True), self._device(link=True)
+    def _updated_in_step(self, name: str) -> Way:
+        """The optimiser's states travel, and parameters, if the way says so."""
+        self._say(f"planning {name}")
+        graph, device = self._graph_at(self._own, name), self._device(link=True)
         seconds = sum(op["choices"][0]["time"] for op in graph.ops if op["kind"] == "update")
         try:
             result = plan_within(graph, device, self._options.time_limit)
         except InfeasibleError:
-            return self._way(UPDATED, max(least(graph, device), self._memory + 1), math.nan)
+            return self._way(name, max(least(graph, device), self._memory + 1), math.nan)
         loss = sum(op["choices"][0]["time"] for op in graph.ops) - seconds - self._seconds(self._own)
         both = (f", and {format_seconds(loss)} the loss", "neither") if self._loss and loss > 0 else ("", "none")
         note = "{} of it are updates, counted as passes over memory{}; other times have {}"
         note = note.format(format_seconds(seconds), *both)
-        return self._way(UPDATED, result.peak_memory, result.makespan, note)
+        return self._way(name, result.peak_memory, result.makespan, note)
 
     def _accumulated(self) -> list[Way]:
         """The fewest micro-batches that fit."""
@@ -312,16 +315,16 @@ class Asked:
         what = f"batch {size.batch}" if size.length == own.length else f"length {size.length}"
         return told_of(what, given=size == own)
 
-    def _at(self, size: Size, updates: bool = False) -> Timed:
-        known = self._steps[updates]
+    def _at(self, size: Size, way: str = "") -> Timed:
+        known = self._steps[way]
         if size not in known:
             if not self._runs(size):
                 raise OtherSizeError(f"the model does not run with {self._in_words(size)}")
-            known[size] = self._timed_with_updates(size) if updates else self._timed(size)
+            known[size] = self._timed_with_updates(size, way == TRAVELLING) if way else self._timed(size)
         return known[size]
 
-    def _graph_at(self, size: Size, updates: bool = False) -> Graph:
-        return self._at(size, updates).graph
+    def _graph_at(self, size: Size, way: str = "") -> Graph:
+        return self._at(size, way).graph
 
     def _timed(self, size: Size) -> Timed:
         seen = self._looked_at(size, self._options, loss=self._loss)
@@ -333,9 +336,9 @@ class Asked:
         self._again[size] = sum(costs[n].seconds for visit, costs in both for n in run_again(visit.joint))
         return found
 
-    def _timed_with_updates(self, size: Size) -> Timed:
+    def _timed_with_updates(self, size: Size, travelling: bool) -> Timed:
         asked: dict[str, Any] = {"update": True, "rounds": False, "planner": "selective", "how": How()}
-        updates = updates_of(self._model, self._optimizer, **asked)
+        updates = updates_of(self._model, self._optimizer, **asked, offload_parameters=travelling)
         options = replace(self._options, optimizer=updates.state_bytes)
         seen = self._looked_at(size, options, loss=self._loss or own_loss, within=True, updates=updates)
         if len(seen.visits) > 1:
