@@ -33,8 +33,10 @@ def travelling_in(joint: Joint) -> dict[int, str]:
     return {n: node.meta[TRAVELS] for node in marked for n in joint.storages_of(node)}
 
 
-def may_travel(model: torch.nn.Module, others: Iterable[torch.Tensor]) -> dict[str, torch.nn.Parameter]:
-    """The parameters that are on the model's device, in memory that no other tensor of the model or the others has."""
+def may_travel(
+    model: torch.nn.Module, device: torch.device, others: Iterable[torch.Tensor]
+) -> dict[str, torch.nn.Parameter]:
+    """The parameters that are on the device, in memory that no other tensor of the model or the others has."""
     named = dict(model.named_parameters())
     tensors = {id(one): one for one in (*named.values(), *model.buffers(), *others)}.values()
     strided = [one for one in tensors if one.layout is torch.strided]
@@ -42,7 +44,8 @@ def may_travel(model: torch.nn.Module, others: Iterable[torch.Tensor]) -> dict[s
     return {
         name: one
         for name, one in named.items()
-        if type(one) is torch.nn.Parameter and fills_memory(one) and owners[one.untyped_storage()._cdata] == 1
+        if type(one) is torch.nn.Parameter and one.device.type in (device.type, "meta") and fills_memory(one)
+        if owners[one.untyped_storage()._cdata] == 1
     }
 
 

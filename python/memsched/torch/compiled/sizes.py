@@ -80,9 +80,8 @@ class Sizes:
         place, one = next((k, one) for k, one in examples if self._joint.storage_at(one) == storage)
         if one.device != self._device:
             return 0
-        if TRAVELS in base.meta:  # on the host it is traced without memory
-            return self.number(one.numel()) * one.element_size()
-        traced = self.number(one.untyped_storage().nbytes())
+        # A parameter that is on the host is traced without memory.
+        traced = self.number(one.nbytes if TRAVELS in base.meta else one.untyped_storage().nbytes())
         if self._joint.storages[storage].writer is None:
             return traced
         args = fx.map_arg(base.args, lambda node: node.meta.get("val"))

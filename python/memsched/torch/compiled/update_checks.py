@@ -10,6 +10,7 @@ import torch
 
 from memsched.errors import InvalidInputError, shown
 from memsched.torch.compiled.how import How
+from memsched.torch.compiled.look import device_of
 from memsched.torch.compiled.parameters import Parameters, bring_back, may_travel
 from memsched.torch.compiled.scaling import Scaling
 from memsched.torch.compiled.updates import Updates
@@ -89,7 +90,7 @@ def updates_of(
         _check_scaled(optimizer)
     bring_back(model.parameters())
     others = tensors_of([*trained_by(optimizer), dict(optimizer.state)])
-    parameters = Parameters(may_travel(model, others) if offload_parameters else {})
+    parameters = Parameters(may_travel(model, device_of(model), others) if offload_parameters else {})
     updates = Updates(optimizer, how=how, scaling=scaling, parameters=parameters)
     updates.names_of = parameters.names_in(model)
     updates.names = {name: (id(one), one.requires_grad) for name, one in model.named_parameters()}

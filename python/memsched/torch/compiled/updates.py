@@ -70,6 +70,7 @@ class Updates:
         self.dry = looked_at is not None
         groups = enumerate(optimizer.param_groups)
         self._trained = [(k, one) for k, group in groups for one in group["params"]]  # with the numbers of their groups
+        self._device = self._trained[0][1].device if self._trained else torch.device("cpu")  # none is away yet
         self._places = {id(one): place for place, (_, one) in enumerate(self._trained)}
         self.names: dict[str, tuple[int, bool]] = {}  # of the model: which tensors they were, and if they were trained
         self.form = form_of(optimizer)
@@ -91,10 +92,6 @@ class Updates:
     def _parameter(self, place: int) -> tuple[torch.Tensor, dict[str, Any]]:
         number, parameter = self._trained[place]
         return parameter, self.optimizer.param_groups[number]
-
-    @property
-    def _device(self) -> torch.device:
-        return self._parameter(0)[0].device
 
     # What generated code calls, and what is called around it.
 
