@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import copy
 import logging
+import threading
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from updating import V100, Make, Sharing, Tied, cnn, counted_of, loss, mlp, of_class, planned, same, trains_alike
+from updating import (
+    V100,
+    Make,
+    Sharing,
+    Tied,
+    cnn,
+    counted_of,
+    loss,
+    mlp,
+    of_class,
+    plain_step,
+    planned,
+    same,
+    trains_alike,
+)
 
 import memsched as ms
 import memsched.torch as mt
@@ -115,6 +130,52 @@ def test_groups_and_a_scheduler() -> None:
         plain_scheduler.step()
         same(model, other, optimizer, plain)
     assert model[3][0].weight.grad is not None
+
+
+def test_a_scheduler_may_come_after_the_plan() -> None:
+    """It adds values to the groups, which are no options that were switched on."""
+    model, x = mlp(), torch.randn(8, 24)
+    other = copy.deepcopy(model)
+    make: Make = lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)  # noqa: E731
+    optimizer, plain = make(model.parameters()), make(other.parameters())
+    plan = planned(model, x, optimizer)
+    first, second = (torch.optim.lr_scheduler.OneCycleLR(one, max_lr=0.2, total_steps=9) for one in (optimizer, plain))
+    for _ in range(3):
+        assert torch.equal(plan.step(x), plain_step(other, x, plain))
+        first.step()
+        second.step()
+        same(model, other, optimizer, plain)
+
+
+def test_two_threads_train_a_model_each() -> None:
+    """They share the copies of the device."""
+    models = [mlp(6) for _ in range(2)]
+    xs = [torch.randn(8, 24) for _ in models]
+    plains = [copy.deepcopy(one) for one in models]
+    optimizers = [torch.optim.AdamW(one.parameters()) for one in models]
+    plans = [planned(*one) for one in zip(models, xs, optimizers, strict=True)]
+    for plan, x in zip(plans, xs, strict=True):
+        plan.step(x)
+    failed: list[BaseException] = []
+
+    def train(plan: mt.StepPlan, x: torch.Tensor) -> None:
+        try:
+            for _ in range(60):
+                plan.step(x)
+        except BaseException as error:  # of any kind: the thread ends
+            failed.append(error)
+
+    threads = [threading.Thread(target=train, args=one) for one in zip(plans, xs, strict=True)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert not failed
+    for model, other, x, optimizer in zip(models, plains, xs, optimizers, strict=True):
+        plain = torch.optim.AdamW(other.parameters())
+        for _ in range(61):
+            plain_step(other, x, plain)
+        same(model, other, optimizer, plain)
 
 
 LOG = logging.getLogger("telling")

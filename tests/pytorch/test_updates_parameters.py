@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import signal
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -15,10 +16,9 @@ from updating import V100, Make, Tied, cnn, loss, mlp, plain_step, planned, same
 
 import memsched as ms
 import memsched.torch as mt
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, MemschedError
 from memsched.torch import StepPlan
 from memsched.torch.compiled import copies, parameters
-from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.lanes import EmulatedLanes
 
 ADAM: Make = lambda p: torch.optim.AdamW(p, lr=0.01)  # noqa: E731
@@ -125,22 +125,157 @@ def test_what_is_written_between_steps_counts(change: str, budget: str) -> None:
     same(model, other, optimizer, plain)
 
 
-def test_who_holds_a_parameter_from_before_keeps_its_values() -> None:
-    """A tensor on the same memory is not freed with it: that the step then takes more than its budget is told."""
+@pytest.mark.parametrize("budget", ["0%", "60%"])
+def test_whoever_else_has_the_memory_of_a_parameter_is_told_of(budget: str) -> None:
+    """What they have would not follow the step: it was stale in silence."""
+    model, x = mlp(), torch.randn(4, 24)
+    plan = planned(model, x, ADAM(model.parameters()), budget, **OFFLOAD)
+    plan.step(x)
+    for hold in (
+        lambda: model[2][0].weight.detach(),
+        lambda: model[2][0].weight.detach().numpy(),
+        lambda: model.state_dict(),
+    ):
+        held = hold()
+        with pytest.raises(InvalidInputError, match="shares its memory with another tensor"):
+            plan.step(x)
+        with pytest.raises(InvalidInputError, match="shares its memory with another tensor"):
+            plan.verify(x)
+        del held
+        plan.step(x)
+    frozen = model[0][0].weight
+    frozen.data = model[2][0].weight.data
+    with pytest.raises(InvalidInputError, match=r"shares? its memory|lie in the same memory"):
+        plan.step(x)
+
+
+def test_who_had_the_memory_when_it_was_planned_has_it_ever_after() -> None:
+    model, x = mlp(), torch.randn(4, 24)
+    other = copy.deepcopy(model)
+    optimizer, plain = ADAM(model.parameters()), ADAM(other.parameters())
+    own, others = model[2][0].weight.data, other[2][0].weight.data
+    more: dict[str, Any] = {"device": V100, "bandwidth": "12GB/s", "optimizer": optimizer, "update": True, **OFFLOAD}
+    plan = mt.plan_step(model, (x,), lambda out: loss(out) + own.square().sum(), budget="10%", **more)
+    assert "2.0.weight" not in places(plan)
+    assert "host" in places(plan).values()
+    for _ in range(3):
+        found = loss(other(x)) + others.square().sum()
+        assert torch.equal(plan.step(x), found.detach())
+        found.backward()
+        plain.step()
+        plain.zero_grad()
+    model[1][0].weight.share_memory_()
+    assert "1.0.weight" not in places(planned(model, x, optimizer, **OFFLOAD))
+
+
+class Averages(nn.Module):
+    """Its forward writes a parameter."""
+
+    def __init__(self, trained: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.mean = nn.Parameter(torch.zeros(24), requires_grad=trained)
+        self.inner = mlp()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        with torch.no_grad():
+            self.mean.lerp_(x.mean(0), 0.1)
+        return self.inner(x - self.mean.detach())
+
+
+@pytest.mark.parametrize("hollow", [(), ("cpu",)])
+def test_what_the_forward_writes_stays(hollow: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parameters, "HOLLOW", hollow)
+    plan = trains_alike(Averages(False), torch.randn(4, 24), ADAM, **OFFLOAD)
+    assert "mean" not in places(plan)
+    table = nn.Sequential(nn.Embedding(30, 24, max_norm=1.0).requires_grad_(False), *mlp().children())
+    trains_alike(table, torch.randint(0, 30, (8,)), ADAM, **OFFLOAD)
+
+
+def test_tensors_without_memory_stand_for_parameters_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on CUDA; the step is traced and run with them."""
+    monkeypatch.setattr(parameters, "HOLLOW", ("cpu",))
+    for make in (mlp, Adapted):
+        trains_alike(make(), torch.randn(4, 24), ADAM, **OFFLOAD)
     model, x = mlp(), torch.randn(4, 24)
     plan = planned(model, x, ADAM(model.parameters()), **OFFLOAD)
-    assert "device" in places(plan).values()
+    plan.step(x)
+    torch._dynamo.reset()  # so that it is traced once more, while parameters are away
+    plan.step(x)
+    assert all(one.untyped_storage().nbytes() == one.nbytes for one in model.parameters())
 
-    def train() -> None:
-        for _ in range(4):
-            held = [one.detach() for one in model.parameters()]
-            before = [one.clone() for one in held]
-            plan.step(x)
-            assert all(map(torch.equal, held, before))
-            assert not any(map(torch.equal, held, model.parameters()))
 
-    with pytest.warns(UnplannedWarning, match="or the caller holds more"):
-        train()
+def test_reading_a_parameter_in_the_middle_of_a_step_gives_its_values() -> None:
+    """A logger, a custom operator or another thread did read memory that was not there."""
+    model, x = mlp(), torch.randn(4, 24)
+    plan = planned(model, x, ADAM(model.parameters()), **OFFLOAD)
+    plan.step(x)
+    with torch.compiler.set_stance("force_eager"), pytest.raises(MemschedError):
+        plan.step(x)
+    for one in model.parameters():
+        one.grad = None
+    plan.step(x)
+
+
+class Switched(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.on = mlp(), nn.Linear(24, 24), False
+
+    def forward(self, x: torch.Tensor) -> Any:
+        x = self.first(x)
+        return self.second(x) if self.on else x
+
+
+def test_a_parameter_that_the_planned_step_did_not_read_may_be_read_later() -> None:
+    model, x = Switched(), torch.randn(4, 24)
+    other = copy.deepcopy(model)
+    optimizer, plain = ADAM(model.parameters()), ADAM(other.parameters())
+    plan = planned(model, x, optimizer, "60%", **OFFLOAD)
+    for on in (False, True, False):
+        model.on = other.on = on
+        assert torch.equal(plan.step(x), plain_step(other, x, plain))
+        same(model, other, optimizer, plain)
+
+
+def test_a_model_that_was_changed_can_be_planned_again() -> None:
+    model, x = mlp(), torch.randn(4, 24)
+    plan = planned(model, x, ADAM(model.parameters()), **OFFLOAD)
+    plan.step(x)
+    plan.bring_back()
+    model.to(torch.bfloat16)
+    trains_alike(model, x.bfloat16(), ADAM, **OFFLOAD)
+
+
+def test_brought_back_for_inference_they_can_be_trained() -> None:
+    model, x = mlp(), torch.randn(4, 24)
+    optimizer = ADAM(model.parameters())
+    plan = planned(model, x, optimizer, **OFFLOAD)
+    plan.step(x)
+    with torch.inference_mode():
+        plan.bring_back()
+        model(x)
+    plain_step(model, x, optimizer)
+    plan.step(x)
+
+
+def test_ctrl_c_at_the_end_of_a_step_comes_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It left parameters without memory, which then were saved."""
+    monkeypatch.setattr(parameters, "HOLLOW", ("cpu",))
+    model, x = mlp(), torch.randn(4, 24)
+    plan = planned(model, x, ADAM(model.parameters()), **OFFLOAD)
+    plan.step(x)
+    rest = parameters._Copies.rest
+
+    def interrupted(*args: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        rest(*args)
+
+    monkeypatch.setattr(parameters._Copies, "rest", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        plan.step(x)
+    assert all(one.untyped_storage().nbytes() == one.nbytes for one in model.parameters())
 
 
 def test_plain_steps_and_other_plans_between() -> None:
@@ -301,5 +436,5 @@ def test_another_shape_is_refused_by_name() -> None:
     plan = planned(model, x, ADAM(model.parameters()), **OFFLOAD)
     plan.step(x)
     model[1][0].weight.data = torch.randn(24, 24).t()
-    with pytest.raises(InvalidInputError, match=r"1\.0\.weight has another shape, type or layout"):
+    with pytest.raises(InvalidInputError, match=r"1\.0\.weight has another shape, type, layout or device"):
         plan.step(x)

@@ -213,7 +213,7 @@ def distinct_bytes(tensors: Iterable[Any]) -> int:
 
 def form_of(optimizer: torch.optim.Optimizer) -> list[tuple[list[int], set[str]]]:
     """Of each group, its parameters, by identity, and which options are on."""
-    values = ("lr", "initial_lr")
+    values = ("lr", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum")  # of schedulers
     return [
         (
             list(map(id, group["params"])),

@@ -17,6 +17,7 @@ from memsched.problems.problem import Problem
 from memsched.result import Result
 from memsched.support.documents import Document
 from memsched.support.formats import format_bytes, format_seconds, unit_written
+from memsched.support.interrupt import Interrupts
 from memsched.torch.batches import narrowed, parts_in
 from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.compiled_plan import CompiledPlan
@@ -194,8 +195,9 @@ class StepPlan(ShowsResult):
     def bring_back(self) -> None:
         """Bring states of the optimiser and parameters to the device, which the plan may keep on the host."""
         if self._updates is not None:
-            self._updates.home()
-            self._updates.parameters.home()
+            with torch.inference_mode(False):
+                self._updates.home()
+                self._updates.parameters.home()
 
     def verify(self, *args: Any, **kwargs: Any) -> Verified:
         """Compare a planned step with plain autograd: loss, gradients, buffers and random numbers, bit for bit.
@@ -305,13 +307,15 @@ class StepPlan(ShowsResult):
             if not torch.is_grad_enabled():
                 raise InvalidInputError("a training step is taken under no_grad or inference_mode; call it outside")
             check_parameters(self._model, updates)
-            try:
-                updates.begin()
-                found = self._run(step, given, own)
-                updates.ended(self._model)
-                return found
-            finally:
-                updates.rest()
+            with Interrupts() as interrupts:
+                try:
+                    with interrupts.allowed():
+                        updates.begin()
+                        found = self._run(step, given, own)
+                        updates.ended(self._model)
+                        return found
+                finally:
+                    updates.rest()
         return self._run(step, given, own)
 
     def _run(self, step: Callable[..., Any], given: Given, own: set[int] | None) -> torch.Tensor:

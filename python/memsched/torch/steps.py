@@ -246,7 +246,7 @@ class _Steps:
         if self._updates is not None:
             self._updates.places = {one.place for one in updates}
             self._updates.planned = {one.place for one in updates if one.state}
-            self._updates.parameters.keep(travelling_in(joint).values())
+            self._updates.keep(travelling_in(joint).values())
             if not updates:
                 raise InvalidInputError(
                     "the optimizer updates no parameter of the step; was it built for another model, or a copy of this?"

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from memsched.errors import MemschedError
-from memsched.torch.lanes import Lanes, lanes_on
+from memsched.torch.lanes import Direction, Lanes, lanes_on
 
 _R = TypeVar("_R")
 
@@ -102,6 +102,11 @@ class Traffic:
         self.lanes.wait(self._events.pop(value.untyped_storage()._cdata))
         self._reads.pop(host.untyped_storage()._cdata, None)
         return value
+
+    @_one_at_a_time
+    def finish(self, way: Direction) -> None:
+        """Let the calling thread wait until all copies of one direction have ended."""
+        self.lanes.finish(way)
 
     @_one_at_a_time
     def _given_up(self, key: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -12,6 +11,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 from memsched.errors import InvalidInputError
 from memsched.torch.compiled.copies import traffic_on
 from memsched.torch.compiled.joint import Joint
+from memsched.torch.compiled.private import holders_of
+
+HOLLOW = ("cuda",)
+"""Types of devices whose tensors cannot lie on the host: what stands for one there has no memory."""
 
 TRAVELS = "travels"
 """Has, in the `meta` of a primal, the name of the parameter in the model, if it may travel."""
@@ -33,24 +36,15 @@ def travelling_in(joint: Joint) -> dict[int, str]:
     return {n: node.meta[TRAVELS] for node in marked for n in joint.storages_of(node)}
 
 
-def may_travel(
-    model: torch.nn.Module, device: torch.device, others: Iterable[torch.Tensor]
-) -> dict[str, torch.nn.Parameter]:
-    """The parameters that are on the device, in memory that no other tensor of the model or the others has."""
-    named = dict(model.named_parameters())
-    tensors = {id(one): one for one in (*named.values(), *model.buffers(), *others)}.values()
-    strided = [one for one in tensors if one.layout is torch.strided]
-    owners = Counter(one.untyped_storage()._cdata for one in strided)
-    return {
-        name: one
-        for name, one in named.items()
-        if type(one) is torch.nn.Parameter and one.device.type in (device.type, "meta") and fills_memory(one)
-        if owners[one.untyped_storage()._cdata] == 1
-    }
+def may_travel(model: torch.nn.Module, device: torch.device) -> dict[str, torch.nn.Parameter]:
+    """The parameters that are on the device, each in memory that nothing else has."""
+    named = model.named_parameters()
+    ours = {name: one for name, one in named if type(one) is torch.nn.Parameter and fills_memory(one)}
+    return {n: one for n, one in ours.items() if one.device.type in (device.type, "meta") and holders_of(one) == 1}
 
 
 def fills_memory(one: torch.Tensor) -> bool:
-    """Whether a tensor is all that lies in its memory."""
+    """Whether a tensor is all that lies in its memory, which other processes do not have."""
     if one.layout is not torch.strided or one.numel() == 0 or one.is_conj() or one.is_neg():
         return False
     steps = sorted((step, size) for step, size in zip(one.stride(), one.shape, strict=True) if size > 1)
@@ -59,7 +53,8 @@ def fills_memory(one: torch.Tensor) -> bool:
         if step != dense:
             return False
         dense *= size
-    return one.storage_offset() == 0 and one.untyped_storage().nbytes() == one.nbytes
+    own = one.device.type != "cpu" or not one.is_shared()
+    return own and one.storage_offset() == 0 and one.untyped_storage().nbytes() == one.nbytes
 
 
 class Parameters:
@@ -68,7 +63,7 @@ class Parameters:
     def __init__(self, named: Mapping[str, torch.nn.Parameter]) -> None:
         self.named = dict(named)
         for one in self.named.values():
-            if one not in _COPIES:
+            if one not in _COPIES or not _COPIES[one].knows(one):
                 _COPIES[one] = _Copies(one)
 
     def names_in(self, model: torch.nn.Module) -> dict[int, str]:
@@ -85,8 +80,13 @@ class Parameters:
             copies = _COPIES[one]
             if not copies.knows(one):
                 raise InvalidInputError(
-                    f"{name} has another shape, type or layout than when the step was planned, or shares its memory; "
-                    "plan the step as it is"
+                    f"{name} has another shape, type, layout or device than when the step was planned, or is a part of "
+                    "a larger tensor, or is shared with other processes; plan the step as it is"
+                )
+            if copies.is_held(one):
+                raise InvalidInputError(
+                    f"{name} shares its memory with another tensor, such as a detached one, an array or a state_dict: "
+                    "that would not follow what the step writes; drop it (del), or plan with offload_parameters=False"
                 )
             copies.follow(one, border.get(parameter_called(name)) != "host")
 
@@ -135,66 +135,83 @@ class Parameters:
 
 
 def bring_back(parameters: Iterable[torch.Tensor]) -> None:
-    """Bring those that travel to the device."""
-    for one in parameters:
-        if one in _COPIES:
-            _COPIES[one].follow(one, True)
+    """Bring those that are on the host to the device."""
+    with torch.inference_mode(False):
+        for one in parameters:
+            if one in _COPIES and _COPIES[one].is_away(one):
+                _COPIES[one].follow(one, True)
 
 
 class _Copies:
     """Where the values of one parameter are.
 
     Between steps its `data` is on the device or on the host, and holds the values, whoever has written there. In a step
-    it is on the device, or stands for a tensor without memory there, so that whoever looks at it finds what was
-    planned.
+    it is on the device, or a stand-in: what whoever looks at it expects there, and on the CPU the values, too.
     """
 
     def __init__(self, parameter: torch.Tensor) -> None:
         self.device = parameter.device
-        self._hollow = torch.empty_strided(
-            parameter.shape, parameter.stride(), dtype=parameter.dtype, device=parameter.device
-        )
-        self._hollow.untyped_storage().resize_(0)
+        self._shape, self._stride, self._dtype = parameter.shape, parameter.stride(), parameter.dtype
+        self._hollow: torch.Tensor | None = None
         self._host: torch.Tensor | None = None  # a good copy, as copies know it
         self._leaving: torch.Tensor | None = None
         self._coming: torch.Tensor | None = None
 
     def knows(self, parameter: torch.Tensor) -> bool:
         """Whether it is as it was, wherever it is."""
-        now, then = ((one.shape, one.stride(), one.dtype) for one in (parameter, self._hollow))
-        return now == then and (self.is_away(parameter) or fills_memory(parameter))
+        then = self._shape, self._stride, self._dtype
+        return (parameter.shape, parameter.stride(), parameter.dtype) == then and (
+            self.is_away(parameter) or (fills_memory(parameter) and parameter.device == self.device)
+        )
+
+    def is_held(self, parameter: torch.Tensor) -> bool:
+        """Whether somebody else has its memory, between two steps."""
+        return not self._is_hollow(parameter) and holders_of(parameter) > 1 + self._shows_host(parameter)
 
     def is_away(self, parameter: torch.Tensor) -> bool:
         """Whether it has no memory on the device."""
-        return _lie_together(parameter, self._hollow) or self._shows_host(parameter)
+        return self._is_hollow(parameter) or self._shows_host(parameter)
+
+    def _is_hollow(self, parameter: torch.Tensor) -> bool:
+        return self._hollow is not None and _lie_together(parameter, self._hollow)
 
     def _shows_host(self, parameter: torch.Tensor) -> bool:
-        return self._host is not None and _lie_together(parameter, self._host)
+        return self._host is not None and _lie_together(parameter, self._host) and not parameter.is_shared()
+
+    def _stand_in(self) -> torch.Tensor:
+        """For a tensor of the device that has no memory there."""
+        if self.device.type not in HOLLOW:
+            return self._on_host()
+        if self._hollow is None:
+            size, stride = self._shape, self._stride
+            self._hollow = torch.empty_strided(size, stride, dtype=self._dtype, device=self.device)
+            self._hollow.untyped_storage().resize_(0)
+        return self._hollow
+
+    def _on_host(self) -> torch.Tensor:
+        assert self._host is not None
+        return self._host.view(self._dtype).as_strided(self._shape, self._stride)
 
     def follow(self, parameter: torch.Tensor, here: bool) -> None:
         """Between two steps: bring it to the device, or let it be on the host alone."""
-        if self.is_away(parameter):
-            if here:
-                self.prefetch()
-                self.arrive(parameter)
-                self._host = None
-            else:
-                parameter.data = self._hollow
-            return
-        self._host = None  # it may have changed since it was copied
-        if parameter.device != self.device:  # somebody else has put it there
-            parameter.data = parameter.data.to(self.device)
-        if not here:
-            self.offload(parameter)
-            self.free(parameter)
+        if not self.is_away(parameter):
+            self._host = None  # it may have changed since it was copied
+            if not here:
+                self.offload(parameter)
+                self.free(parameter)
+        elif here:
+            self.prefetch()
+            self.arrive(parameter)
+            self._host = None
+        else:
+            parameter.data = self._stand_in()
 
     def rest(self, parameter: torch.Tensor) -> None:
         """After a step, complete or not."""
         self._coming = None
         self._left()
-        if self._host is not None and _lie_together(parameter, self._hollow):
-            like = self._hollow
-            parameter.data = self._host.view(like.dtype).as_strided(like.shape, like.stride())
+        if self._is_hollow(parameter):
+            parameter.data = self._on_host()
 
     def offload(self, parameter: torch.Tensor) -> None:
         value = parameter.data
@@ -203,7 +220,7 @@ class _Copies:
 
     def free(self, parameter: torch.Tensor) -> None:
         self._left()
-        parameter.data = self._hollow
+        parameter.data = self._stand_in()
 
     def _left(self) -> None:
         if self._leaving is not None and self._host is not None:

@@ -54,6 +54,12 @@ def check_release(release: str = torch.__version__) -> None:
         )
 
 
+def holders_of(one: torch.Tensor) -> int:
+    """How many tensors lie in the memory of one, itself included."""
+    storage = one.untyped_storage()  # one more that has it
+    return int(torch._C._storage_Use_Count(storage._cdata)) - 1
+
+
 def hint_of(size: Any) -> Any:
     """The size that was traced, without making it the only one; None where none is known."""
     return size.node.hint if isinstance(size, torch.SymInt) else size
@@ -107,12 +113,9 @@ _LOGS_ONCE = tuple(f"{level}_{how}" for level in ("info", "warning") for how in 
 def without_logs() -> contextlib.AbstractContextManager[Any]:
     """What PyTorch captures here has none of the calls of loggers, which would break it in two."""
     calls = {getattr(logging.Logger, name) for name in (*_LOGS, *_LOGS_ONCE) if hasattr(logging.Logger, name)}
-    name = "ignore_logging_functions"
-    if not hasattr(dynamo_config, name):
-        name = "ignore_logger_methods"
-    known: set[Any] = getattr(dynamo_config, name)
+    name = "ignore_logging_functions" if hasattr(dynamo_config, "ignore_logging_functions") else "ignore_logger_methods"
     patch: Callable[..., contextlib.AbstractContextManager[Any]] = dynamo_config.patch
-    return patch({name: known | calls})
+    return patch({name: getattr(dynamo_config, name) | calls})
 
 
 def compiled_apart(function: Callable[..., Any], backend: Callable[..., Any], **more: Any) -> Callable[..., Any]:

@@ -14,7 +14,6 @@ from memsched.torch.compiled.look import device_of
 from memsched.torch.compiled.parameters import Parameters, bring_back, may_travel
 from memsched.torch.compiled.scaling import Scaling
 from memsched.torch.compiled.updates import Updates
-from memsched.torch.nests import tensors_of
 from memsched.torch.optimizer_state import called_around, check_owner, form_of, trained_by
 
 _OF_SCALER = ("scale", "unscale_", "step", "update", "get_scale", "_unscale_grads_", "_maybe_opt_step")
@@ -89,8 +88,7 @@ def updates_of(
     if scaling is not None:
         _check_scaled(optimizer)
     bring_back(model.parameters())
-    others = tensors_of([*trained_by(optimizer), dict(optimizer.state)])
-    parameters = Parameters(may_travel(model, device_of(model), others) if offload_parameters else {})
+    parameters = Parameters(may_travel(model, device_of(model)) if offload_parameters else {})
     updates = Updates(optimizer, how=how, scaling=scaling, parameters=parameters)
     updates.names_of = parameters.names_in(model)
     updates.names = {name: (id(one), one.requires_grad) for name, one in model.named_parameters()}

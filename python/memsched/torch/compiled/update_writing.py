@@ -96,11 +96,18 @@ def write_updates(joint: fx.GraphModule, results: int, inputs: Sequence[Any], up
 
 
 def _mark(pairs: Sequence[tuple[fx.Node, Any]], returned: Sequence[fx.Node], updates: Updates) -> None:
-    """Note which primals are parameters that may travel: not those of whose memory the caller gets a part."""
-    caller = {address(one) for node in returned for one in _examples(node)}
+    """Note which primals are parameters that may travel.
+
+    Not those of whose memory the caller gets a part, which another primal reads, too, or which the forward writes.
+    """
+    others = Counter(address(one) for node, _ in pairs for one in _examples(node))
+    others.update(address(one) for node in returned for one in _examples(node))
+    (output,) = returned[0].graph.find_nodes(op="output") if returned else (None,)
+    written = {getattr(one, "mutated_input", None) for one in output.meta.get("desc", ())} if output else set()
     for node, one in pairs:
         name = updates.names_of.get(id(one))
-        if name is not None and caller.isdisjoint(map(address, _examples(node))):
+        alone = all(others[address(example)] == 1 for example in _examples(node))
+        if name is not None and alone and node.meta.get("desc") not in written - {None}:
             node.meta[TRAVELS] = name
 
 

@@ -242,11 +242,16 @@ class Updates:
                 "the step runs several graphs, and with update=True it was planned as one; plan with update=False"
             )
 
+    def keep(self, names: Iterable[str]) -> None:
+        """The step that is planned reads these parameters; others stay where they are."""
+        self.parameters.keep(names)
+        self.names_of = {key: name for key, name in self.names_of.items() if name in self.parameters.named}
+
     def rest(self) -> None:
         """After a step, complete or not: what is on the host can be read there."""
         self.parameters.rest()
         if self._travels or self.parameters.named:
-            traffic_on(self._device).lanes.finish("out")
+            traffic_on(self._device).finish("out")
 
     def ended(self, model: torch.nn.Module) -> None:
         """After a step: whatever has a gradient of its own now was not updated, or not with all of its gradient."""
