@@ -155,6 +155,28 @@ def test_a_plan_is_verified(cuda: torch.device) -> None:
     assert plan.verify(model, (x,)).peak_memory <= plan.result.schedule.budget
 
 
+@pytest.mark.parametrize("parameters", [False, True])
+@pytest.mark.parametrize("budget", ["5%", "40%"])
+def test_a_step_with_updates(parameters: bool, budget: str, cuda: torch.device) -> None:
+    """States travel, and parameters, too."""
+    model, x = wide(256, 4), tokens(4, 128, 256)
+    other = copy.deepcopy(model)
+    optimizer, plain = (torch.optim.AdamW(one.parameters(), foreach=False) for one in (model, other))
+    more: dict[str, Any] = {"optimizer": optimizer, "update": True, "offload_parameters": parameters, **QUICK}
+    plan = memsched.torch.plan_step(model, (x,), lambda out: out.square().mean(), budget=budget, **more)
+    for _ in range(4):
+        plan.step(x)
+        held = {name: one.to("cpu", copy=True) for name, one in model.state_dict().items()}  # as soon as it returns
+        other(x).square().mean().backward()
+        plain.step()
+        plain.zero_grad()
+        assert all(torch.equal(held[name], one.cpu()) for name, one in other.state_dict().items())
+    print(f"{budget} {parameters}: planned {plan.peak_memory}, {plan.result.schedule.border}")
+    plan.bring_back()
+    assert all(one.is_cuda for one in model.parameters())
+    assert plan.verify(x).peak_memory <= plan.result.schedule.budget
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_training_under_autocast_with_a_scaler(dtype: torch.dtype, cuda: torch.device) -> None:
     losses = []
