@@ -86,10 +86,11 @@ def page(rows: Sequence[Row]) -> str:
         "Training steps with AdamW at batch 1, planned by `memsched.torch.plan_step(.., update=True)` for the least "
         "budget that has a plan: where only states travel, and with `offload_parameters=True`. Bytes are in MB. "
         "*Plain* is forward, backward and update as PyTorch runs them. All bytes are those of a steady step, counted "
-        "operation by operation as it ran on a CPU, and each plan was verified: loss, parameters and states after a "
-        f"step have the bits of plain PyTorch. Periods are modelled for an {DEVICE.upper()}, in units of the plan that "
-        "keeps everything. These networks are small, so most of what moves takes longer than what is computed: the "
-        "periods are those of models whose layers are too small for their link.",
+        "operation by operation as it ran on a CPU. Each plan was verified: loss, parameters and states after a step "
+        f"were compared with plain PyTorch's. Periods are modelled for an {DEVICE.upper()}, in units of the plan that "
+        "keeps everything. These networks are small, and their operations take little more than their launches, "
+        "beside which transfers are short. With larger weights transfers weigh more; what the plan of a model takes, "
+        "`memsched.torch.fit` tells.",
         "",
         f"* The least memory is {statistics.mean(shares):.2f} of the weights alone on average ({min(shares):.2f} to "
         f"{max(shares):.2f}), and {statistics.mean(less):.0%} less than where only states travel ({min(less):.0%} to "
