@@ -136,8 +136,7 @@ def test_a_scheduler_may_come_after_the_plan() -> None:
     """It adds values to the groups, which are no options that were switched on."""
     model, x = mlp(), torch.randn(8, 24)
     other = copy.deepcopy(model)
-    make: Make = lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)  # noqa: E731
-    optimizer, plain = make(model.parameters()), make(other.parameters())
+    optimizer, plain = (torch.optim.SGD(one.parameters(), lr=0.1, momentum=0.9) for one in (model, other))
     plan = planned(model, x, optimizer)
     first, second = (torch.optim.lr_scheduler.OneCycleLR(one, max_lr=0.2, total_steps=9) for one in (optimizer, plain))
     for _ in range(3):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from updating import V100, Make, Tied, cnn, loss, mlp, plain_step, planned, same, trains_alike
+from updating import V100, Tied, cnn, loss, mlp, plain_step, planned, same, trains_alike
 
 import memsched as ms
 import memsched.torch as mt
@@ -21,9 +21,12 @@ from memsched.torch import StepPlan
 from memsched.torch.compiled import copies, parameters
 from memsched.torch.lanes import EmulatedLanes
 
-ADAM: Make = lambda p: torch.optim.AdamW(p, lr=0.01)  # noqa: E731
 OFFLOAD: dict[str, Any] = {"offload_parameters": True}
 CPU = torch.device("cpu")
+
+
+def adam(learned: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(learned, lr=0.01)
 
 
 def places(plan: StepPlan) -> dict[str, str]:
@@ -64,7 +67,7 @@ class Adapted(nn.Module):
 def test_steps_have_the_bits_of_plain_ones_and_keep_to_their_budget(
     make: Callable[[], nn.Module], inputs: Callable[[], torch.Tensor], budget: str
 ) -> None:
-    trains_alike(make(), inputs(), ADAM, budget, **OFFLOAD)
+    trains_alike(make(), inputs(), adam, budget, **OFFLOAD)
 
 
 @pytest.mark.parametrize("make", [lambda: mlp(6, 64), Adapted])
@@ -73,7 +76,7 @@ def test_the_model_needs_less_than_its_weights(make: Callable[[], nn.Module]) ->
     x = torch.randn(1, next(model.parameters()).shape[1])
     weights = sum(one.nbytes for one in model.parameters())
     least, without = (
-        planned(model, x, ADAM([one for one in model.parameters() if one.requires_grad]), "0%", **more).peak_memory
+        planned(model, x, adam([one for one in model.parameters() if one.requires_grad]), "0%", **more).peak_memory
         for more in (OFFLOAD, {})
     )
     assert least < weights < without
@@ -81,7 +84,7 @@ def test_the_model_needs_less_than_its_weights(make: Callable[[], nn.Module]) ->
 
 def test_no_parameter_is_on_both_sides_between_steps() -> None:
     model, x = Adapted(), torch.randn(8, 24)
-    optimizer = ADAM([one for one in model.parameters() if one.requires_grad])
+    optimizer = adam([one for one in model.parameters() if one.requires_grad])
     for budget in ("0%", "20%", "50%"):
         plan = planned(model, x, optimizer, budget, **OFFLOAD)
         assert set(places(plan).values()) <= {"device", "host"}
@@ -114,7 +117,7 @@ def test_what_is_written_between_steps_counts(change: str, budget: str) -> None:
     """Of trained and frozen ones, in ways that leave a note with the tensor and in ways that leave none."""
     model, x = Adapted(), torch.randn(4, 24)
     other = copy.deepcopy(model)
-    optimizer, plain = (ADAM([one for one in m.parameters() if one.requires_grad]) for m in (model, other))
+    optimizer, plain = (adam([one for one in m.parameters() if one.requires_grad]) for m in (model, other))
     plan = planned(model, x, optimizer, budget, **OFFLOAD)
     for _ in range(3):
         assert torch.equal(plan.step(x), plain_step(other, x, plain))
@@ -129,7 +132,7 @@ def test_what_is_written_between_steps_counts(change: str, budget: str) -> None:
 def test_whoever_else_has_the_memory_of_a_parameter_is_told_of(budget: str) -> None:
     """What they have would not follow the step: it was stale in silence."""
     model, x = mlp(), torch.randn(4, 24)
-    plan = planned(model, x, ADAM(model.parameters()), budget, **OFFLOAD)
+    plan = planned(model, x, adam(model.parameters()), budget, **OFFLOAD)
     plan.step(x)
     for hold in (
         lambda: model[2][0].weight.detach(),
@@ -152,7 +155,7 @@ def test_whoever_else_has_the_memory_of_a_parameter_is_told_of(budget: str) -> N
 def test_who_had_the_memory_when_it_was_planned_has_it_ever_after() -> None:
     model, x = mlp(), torch.randn(4, 24)
     other = copy.deepcopy(model)
-    optimizer, plain = ADAM(model.parameters()), ADAM(other.parameters())
+    optimizer, plain = adam(model.parameters()), adam(other.parameters())
     own, others = model[2][0].weight.data, other[2][0].weight.data
     more: dict[str, Any] = {"device": V100, "bandwidth": "12GB/s", "optimizer": optimizer, "update": True, **OFFLOAD}
     plan = mt.plan_step(model, (x,), lambda out: loss(out) + own.square().sum(), budget="10%", **more)
@@ -186,19 +189,19 @@ class Averages(nn.Module):
 @pytest.mark.parametrize("hollow", [(), ("cpu",)])
 def test_what_the_forward_writes_stays(hollow: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parameters, "HOLLOW", hollow)
-    plan = trains_alike(Averages(False), torch.randn(4, 24), ADAM, **OFFLOAD)
+    plan = trains_alike(Averages(False), torch.randn(4, 24), adam, **OFFLOAD)
     assert "mean" not in places(plan)
     table = nn.Sequential(nn.Embedding(30, 24, max_norm=1.0).requires_grad_(False), *mlp().children())
-    trains_alike(table, torch.randint(0, 30, (8,)), ADAM, **OFFLOAD)
+    trains_alike(table, torch.randint(0, 30, (8,)), adam, **OFFLOAD)
 
 
 def test_tensors_without_memory_stand_for_parameters_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on CUDA; the step is traced and run with them."""
     monkeypatch.setattr(parameters, "HOLLOW", ("cpu",))
     for make in (mlp, Adapted):
-        trains_alike(make(), torch.randn(4, 24), ADAM, **OFFLOAD)
+        trains_alike(make(), torch.randn(4, 24), adam, **OFFLOAD)
     model, x = mlp(), torch.randn(4, 24)
-    plan = planned(model, x, ADAM(model.parameters()), **OFFLOAD)
+    plan = planned(model, x, adam(model.parameters()), **OFFLOAD)
     plan.step(x)
     torch._dynamo.reset()  # so that it is traced once more, while parameters are away
     plan.step(x)
@@ -208,7 +211,7 @@ def test_tensors_without_memory_stand_for_parameters_of_a_gpu(monkeypatch: pytes
 def test_reading_a_parameter_in_the_middle_of_a_step_gives_its_values() -> None:
     """A logger, a custom operator or another thread did read memory that was not there."""
     model, x = mlp(), torch.randn(4, 24)
-    plan = planned(model, x, ADAM(model.parameters()), **OFFLOAD)
+    plan = planned(model, x, adam(model.parameters()), **OFFLOAD)
     plan.step(x)
     with torch.compiler.set_stance("force_eager"), pytest.raises(MemschedError):
         plan.step(x)
@@ -231,7 +234,7 @@ class Switched(nn.Module):
 def test_a_parameter_that_the_planned_step_did_not_read_may_be_read_later() -> None:
     model, x = Switched(), torch.randn(4, 24)
     other = copy.deepcopy(model)
-    optimizer, plain = ADAM(model.parameters()), ADAM(other.parameters())
+    optimizer, plain = adam(model.parameters()), adam(other.parameters())
     plan = planned(model, x, optimizer, "60%", **OFFLOAD)
     for on in (False, True, False):
         model.on = other.on = on
@@ -241,16 +244,16 @@ def test_a_parameter_that_the_planned_step_did_not_read_may_be_read_later() -> N
 
 def test_a_model_that_was_changed_can_be_planned_again() -> None:
     model, x = mlp(), torch.randn(4, 24)
-    plan = planned(model, x, ADAM(model.parameters()), **OFFLOAD)
+    plan = planned(model, x, adam(model.parameters()), **OFFLOAD)
     plan.step(x)
     plan.bring_back()
     model.to(torch.bfloat16)
-    trains_alike(model, x.bfloat16(), ADAM, **OFFLOAD)
+    trains_alike(model, x.bfloat16(), adam, **OFFLOAD)
 
 
 def test_brought_back_for_inference_they_can_be_trained() -> None:
     model, x = mlp(), torch.randn(4, 24)
-    optimizer = ADAM(model.parameters())
+    optimizer = adam(model.parameters())
     plan = planned(model, x, optimizer, **OFFLOAD)
     plan.step(x)
     with torch.inference_mode():
@@ -264,7 +267,7 @@ def test_ctrl_c_at_the_end_of_a_step_comes_after_it(monkeypatch: pytest.MonkeyPa
     """It left parameters without memory, which then were saved."""
     monkeypatch.setattr(parameters, "HOLLOW", ("cpu",))
     model, x = mlp(), torch.randn(4, 24)
-    plan = planned(model, x, ADAM(model.parameters()), **OFFLOAD)
+    plan = planned(model, x, adam(model.parameters()), **OFFLOAD)
     plan.step(x)
     rest = parameters._Copies.rest
 
@@ -281,7 +284,7 @@ def test_ctrl_c_at_the_end_of_a_step_comes_after_it(monkeypatch: pytest.MonkeyPa
 def test_plain_steps_and_other_plans_between() -> None:
     model, x = mlp(), torch.randn(4, 24)
     other = copy.deepcopy(model)
-    optimizer, plain = ADAM(model.parameters()), ADAM(other.parameters())
+    optimizer, plain = adam(model.parameters()), adam(other.parameters())
     plans = [planned(model, x, optimizer, "0%", **OFFLOAD), planned(model, x, optimizer, "30%", **OFFLOAD)]
     plans.append(planned(model, x, optimizer, "50%"))
     with warnings.catch_warnings():
@@ -296,7 +299,7 @@ def test_plain_steps_and_other_plans_between() -> None:
 
 def test_bring_back_has_all_on_the_device() -> None:
     model, x = mlp(), torch.randn(4, 24)
-    plan = planned(model, x, ADAM(model.parameters()), **OFFLOAD)
+    plan = planned(model, x, adam(model.parameters()), **OFFLOAD)
     plan.step(x)
     away = [one for one in model.parameters() if parameters._COPIES[one].is_away(one)]
     assert len(away) == list(places(plan).values()).count("host") > 0
@@ -354,7 +357,7 @@ def test_a_step_that_fails_leaves_each_parameter_with_values(late: bool, monkeyp
 def test_clipping_and_a_scaler() -> None:
     model, x = mlp(), torch.randn(4, 24)
     other = copy.deepcopy(model)
-    optimizer, plain = ADAM(model.parameters()), ADAM(other.parameters())
+    optimizer, plain = adam(model.parameters()), adam(other.parameters())
     plan = planned(model, x, optimizer, max_norm=0.01, **OFFLOAD)
     assert "host" in places(plan).values()
     for _ in range(3):
@@ -375,7 +378,7 @@ def test_parameters_that_share_memory_stay() -> None:
     for k, layer in enumerate(model.children()):
         layer[0].weight.data = flat[k]
     model[0][0].bias.data = torch.randn(24, 2)[:, 0]
-    plan = trains_alike(model, x, ADAM, **OFFLOAD)
+    plan = trains_alike(model, x, adam, **OFFLOAD)
     assert [*places(plan)] == ["1.0.bias"]
 
 
@@ -392,7 +395,7 @@ def test_what_the_model_returns_stays() -> None:
     more: dict[str, Any] = {
         "device": V100,
         "bandwidth": "12GB/s",
-        "optimizer": ADAM(model.parameters()),
+        "optimizer": adam(model.parameters()),
         "update": True,
     }
     plan = mt.plan_step(model, (x,), lambda out: loss(out[0]) + loss(out[1]), budget="0%", **more, **OFFLOAD)
@@ -400,13 +403,13 @@ def test_what_the_model_returns_stays() -> None:
 
 
 def test_without_a_link_none_travels() -> None:
-    plan = trains_alike(mlp(), torch.randn(4, 24), ADAM, "50%", 0, **OFFLOAD)
+    plan = trains_alike(mlp(), torch.randn(4, 24), adam, "50%", 0, **OFFLOAD)
     assert set(places(plan).values()) == {"device"}
 
 
 def test_a_dropped_model_is_gone() -> None:
     model, x = mlp(), torch.randn(4, 24)
-    plan = planned(model, x, ADAM(model.parameters()), **OFFLOAD)
+    plan = planned(model, x, adam(model.parameters()), **OFFLOAD)
     plan.step(x)
     known = len(parameters._COPIES)
     del model, plan
@@ -426,14 +429,14 @@ def test_a_dropped_model_is_gone() -> None:
 )
 def test_wrong_calls_are_a_sentence(more: dict[str, Any], said: str) -> None:
     model, x = mlp(1), torch.randn(4, 24)
-    options = {"update": True, "optimizer": ADAM(model.parameters())} | more
+    options = {"update": True, "optimizer": adam(model.parameters())} | more
     with pytest.raises(InvalidInputError, match=said):
         mt.plan_step(model, (x,), loss, budget="50%", device=V100, **options)
 
 
 def test_another_shape_is_refused_by_name() -> None:
     model, x = mlp(2), torch.randn(4, 24)
-    plan = planned(model, x, ADAM(model.parameters()), **OFFLOAD)
+    plan = planned(model, x, adam(model.parameters()), **OFFLOAD)
     plan.step(x)
     model[1][0].weight.data = torch.randn(24, 24).t()
     with pytest.raises(InvalidInputError, match=r"1\.0\.weight has another shape, type, layout or device"):

@@ -55,9 +55,8 @@ class Group:
     planned by itself, with what the others hold; when the step is over, one plan spans them all, and the next steps
     follow it.
 
-    A graph that has met many sizes follows, for others, the plan of larger ones.
-    Results may be kept whose backward never runs. After very many calls a step ends all the same: the next begins with
-    the calls that are due by then.
+    A graph that has met many sizes follows, for others, the plan of larger ones. Results may be kept whose backward
+    never runs. After very many calls a step ends all the same: the next begins with the calls that are due by then.
 
     `loss` is what the caller needs between the last forward and its backward, `known` are plans that were made before,
     by `key_of_step`. `updates` are a part of the step.
