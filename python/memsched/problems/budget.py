@@ -14,6 +14,7 @@ from memsched.problems.problem import Problem, altered, graph_of, least_memory, 
 from memsched.support import checks, quantities
 from memsched.support.arguments import asked_by_user, tell
 from memsched.support.formats import Bytes, exact_bytes, format_bandwidth, format_bytes, format_seconds, unit_written
+from memsched.support.memo import once_per_object
 from memsched.support.types import Quantity
 from memsched.support.units import MEMORY_FORMS, parse_bytes, parse_share, whole_bytes
 
@@ -86,6 +87,11 @@ def memory_percent(memory: int, problem: Problem) -> float | None:
     >>> memory_percent(parse_memory("30%", profile), profile)
     30.0
     """
+    return _percent_of(problem, memory)
+
+
+@once_per_object
+def _percent_of(problem: Problem, memory: int) -> float | None:
     least, most = least_memory(problem), peak_memory(problem)
     if most == least:
         return None

@@ -21,6 +21,8 @@ EXACT_BYTES = 2**53  # limit on byte counts and on the sum of a problem's sizes:
 
 def is_number(value: object) -> bool:
     """Whether a value is a real number; True and False are none, nor are durations, which numpy calls integers."""
+    if type(value) in (int, float):  # most are, and abstract classes are slow to ask
+        return True
     return isinstance(value, numbers.Real | Decimal) and not isinstance(value, bool | np.bool_ | np.timedelta64)
 
 

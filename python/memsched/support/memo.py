@@ -5,9 +5,10 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Hashable
 from functools import partial, wraps
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 Value = TypeVar("Value")
+_MISSING: Any = object()
 
 
 class Notes(Generic[Value]):
@@ -38,15 +39,16 @@ def once_per_object(make: Callable[..., Value]) -> Callable[..., Value]:
 
     @wraps(make)
     def remembered(one: Any, *arguments: Hashable) -> Value:
-        values, key = kept.get(one), tuple((type(value), value) for value in arguments)  # True is not 1
+        values = kept.get(one)
         if values is None:
             values = kept.put(one, {})
+        key = tuple([(type(value), value) for value in arguments]) if arguments else ()  # True is not 1
         try:
-            known_value = key in values
+            known = values.get(key, _MISSING)
         except (TypeError, ValueError):  # an argument without a hash, which `make` refuses by name
             return make(one, *arguments)
-        if not known_value:
-            values[key] = make(one, *arguments)
-        return values[key]
+        if known is _MISSING:
+            known = values[key] = make(one, *arguments)
+        return cast("Value", known)
 
     return remembered

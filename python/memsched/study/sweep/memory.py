@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
+from memsched._core import Device
 from memsched.problems.budget import memory_percent
-from memsched.study.sweep.points import Group, SweptProblem
+from memsched.study.sweep.points import Group, SweptProblem, link_of
 from memsched.study.sweep.rows import MEASURES, Row
-from memsched.support.documents import write_device
+from memsched.support.documents import Document, write_device
 
 _NOTHING: Row = dict.fromkeys(MEASURES)
 
@@ -18,6 +19,7 @@ class Memory:
 
     def __init__(self) -> None:
         self._rows: dict[str, Row] = {}
+        self._links: dict[Hashable, Document] = {}  # which many points share
 
     def close(self) -> None:
         """There is nothing to close."""
@@ -51,7 +53,7 @@ class Memory:
                 "options": dict(group.options),
                 **_NOTHING,
                 **row,
-                "device": write_device(device),
+                "device": self._written(device),
                 "table_slots": group.table_slots,
                 "version": group.version,
                 "finished": finished,
@@ -62,3 +64,9 @@ class Memory:
     def rows(self, keys: Sequence[str]) -> list[Row]:
         """The given points that are finished, in the given order."""
         return [self._rows[key] for key in keys if key in self._rows]
+
+    def _written(self, device: Device) -> Document:
+        link = link_of(device)
+        if link not in self._links:
+            self._links[link] = write_device(device)
+        return {**self._links[link], "memory": device.memory}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from memsched._core import Chain, Device
@@ -34,13 +34,17 @@ class SweptProblem:
     problem: Problem
     source: str | None  # a name by which any process can load it; None: the problem itself must be sent
     key: str  # hash of its content, without its name
-    document: bytes = field(repr=False)  # its JSON form, compressed
     ideal: float  # seconds of computation with the fastest algorithms and enough memory
 
     @property
     def name(self) -> str:
         """A name to show."""
         return name_of(self.problem)
+
+    @property
+    def document(self) -> bytes:
+        """Its JSON form, compressed."""
+        return zlib.compress(json.dumps(written(self.problem)).encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +81,6 @@ def swept_problem(problem: Problem, source: str | None = None) -> SweptProblem:
         problem=problem,
         source=source,
         key=content_key(document, source if by_function else None),
-        document=zlib.compress(json.dumps(document).encode()),
         ideal=sum(min(choice["time"] for choice in op["choices"]) for op in graph.ops),
     )
 
@@ -111,11 +114,16 @@ def _hashed(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
+def link_of(device: Device) -> Hashable:
+    """All of a device but its memory."""
+    return (device.d2h, device.h2d, device.duplex, device.latency, device.host_memory, device.name)
+
+
 def _keys(shared: Mapping[str, Any], devices: Sequence[Device]) -> Iterator[str]:
     """The hash of {**shared, "device": device} for each. Devices that differ only in memory share most of the work."""
-    texts: dict[tuple[Any, ...], list[str]] = {}
+    texts: dict[Hashable, list[str]] = {}
     for device in devices:
-        link = (device.d2h, device.h2d, device.duplex, device.latency, device.host_memory)
+        link = link_of(device)
         if link not in texts:
             document = {**write_device(device), "name": None, "memory": _MEMORY}
             # What is shared may hold the placeholder's text, but "device" comes first.

@@ -43,7 +43,7 @@ STATUSES: dict[str, tuple[str, ...]] = {
     "failed": ("error",),
 }
 
-# Of a plan that recomputes nothing, in the order in which the core has them.
+# What a point without a plan lacks.
 _FIGURES = (
     *("makespan", "lower_bound", "peak_memory", "estimate"),
     *("bytes_out", "bytes_in", "idle", "offloaded", "runtime"),
@@ -74,11 +74,19 @@ def planned(result: Result) -> Row:
 
 
 def figured(figures: tuple[Any, ...]) -> Row:
-    """The same from figures alone, of a plan that recomputes nothing."""
-    makespan, bound, *_ = figures
+    """The same from figures alone, in the order of the core, of a plan that recomputes nothing."""
+    makespan, bound, peak, estimate, sent, fetched, idle, offloaded, runtime = figures
     return {
         "status": "planned",
-        **dict(zip(_FIGURES, figures, strict=True)),
+        "makespan": makespan,
+        "lower_bound": bound,
+        "peak_memory": peak,
+        "estimate": estimate,
+        "bytes_out": sent,
+        "bytes_in": fetched,
+        "idle": idle,
+        "offloaded": offloaded,
+        "runtime": runtime,
         "gap": gap_above(bound, makespan),
         "optimal": makespan <= bound * (1 + 1e-12),
         "bound_on": "once",
