@@ -18,6 +18,7 @@ from memsched.errors import InfeasibleError, LimitError
 from memsched.planners.call import Call, begin, check_memory, far_apart, seconds_left
 from memsched.planners.entry import ENTRIES
 from memsched.problems.bounds import certified
+from memsched.problems.fluid import compute_time
 from memsched.problems.problem import ChunkLike, Problem, graph_of, no_chain
 from memsched.result import Result
 from memsched.support import quantities
@@ -153,8 +154,7 @@ class ChainCall(SetCall):
 @once_per_object
 def plans_of(chain: Chain, chunk: ChunkLike = None) -> ChainPlans:
     """Data of a chain that plans of GREEDY and DYNPROG share."""
-    seconds = float(chain.forward_time.sum() + chain.backward_time.sum())
-    return ChainPlans(chain, graph_of(chain, chunk), chunk is not None, seconds)
+    return ChainPlans(chain, graph_of(chain, chunk), chunk is not None, compute_time(chain))
 
 
 def least_of_fluid_model(chain: Chain) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from memsched import _core
 from memsched._core import Chain, Device
 from memsched.problems.discretize import bump, ceil_partial_sums, ceil_slots, floor_partial_sums
+from memsched.support.memo import once_per_object
 from memsched.support.types import Flags, Progress
 
 MAX_STATES = 40_000_000
@@ -86,6 +87,12 @@ class FluidSolution:
     slots: int = 0  # 0: exact
 
 
+@once_per_object
+def compute_time(chain: Chain) -> float:
+    """Seconds of all stages, forward and backward."""
+    return float(chain.forward_time.sum() + chain.backward_time.sum())
+
+
 def fluid_chain(chain: Chain, device: Device) -> FluidInstance:
     """The paper's instance of a chain on a device."""
     speeds = (device.d2h, device.h2d)
@@ -93,8 +100,7 @@ def fluid_chain(chain: Chain, device: Device) -> FluidInstance:
     alike = bandwidth in (0, max(speeds))  # if one is 0, nothing can travel
     if not alike:
         bandwidth = 2.0 / sum(1.0 / speed for speed in speeds)
-    seconds = float(chain.forward_time.sum() + chain.backward_time.sum())
-    if not seconds * bandwidth < 1e300:
+    if not compute_time(chain) * bandwidth < 1e300:
         bandwidth = math.inf  # the link moves more bytes in that time than a double can hold: treat it as free
     return FluidInstance(chain=chain, capacity=device.memory - chain.resident, bandwidth=bandwidth, alike=alike)
 
@@ -116,7 +122,7 @@ def fluid_solve(
     progress: Progress = None,
 ) -> FluidSolution:
     """Solve a feasible instance on its real sizes."""
-    compute = float(instance.chain.forward_time.sum() + instance.chain.backward_time.sum())
+    compute = compute_time(instance.chain)
     if instance.bandwidth == 0 or math.isinf(instance.bandwidth) or instance.capacity >= instance.peak:
         chosen = prefix_set(instance, instance.peak - instance.capacity)
         return FluidSolution(offloaded=chosen, makespan=compute, lower_bound=compute, optimal=True)
