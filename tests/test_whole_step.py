@@ -86,8 +86,11 @@ def test_plans_are_no_slower_than_random_ones(first: int) -> None:
         assert planned(case, moves=100).makespan <= ms.simulate(*case).makespan * (1 + 1e-9), seed
 
 
-def tiny(seed: int) -> tuple[ms.Graph, ms.Device]:
-    """Two or three ops with one or two persistent tensors, in a memory between the least and the peak."""
+def tiny(seed: int, *, hosts: bool = False) -> tuple[ms.Graph, ms.Device]:
+    """Two or three ops with one or two persistent tensors, in a memory between the least and the peak.
+
+    With `hosts`, the update may run on the host.
+    """
     numbers = random.Random(seed)
     tensors: list[Json] = []
 
@@ -111,6 +114,8 @@ def tiny(seed: int) -> tuple[ms.Graph, ms.Device]:
     else:
         a, b = new("a"), new("b")
         ops = [any_op("F", [w], [a]), any_op("G", [a], [b]), any_op("U", [a, b, w], [], once=True, updates=[w])]
+    if hosts:
+        ops[-1]["host_time"] = numbers.randrange(8) / 2
     problem = ms.Graph.from_json(graph(tensors, ops))
     least, peak = ms.min_memory(problem), ms.peak_memory(problem)
     rate = numbers.choice((1.0, 2.0, 4.0))
@@ -131,7 +136,21 @@ def tiny(seed: int) -> tuple[ms.Graph, ms.Device]:
     ],
 )
 def test_the_best_of_all_lists(seed: int) -> None:
-    problem, machine = tiny(seed)
+    is_the_best_of_all_lists(*tiny(seed))
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *(pytest.param(k, marks=pytest.mark.slow) for k in range(4)),
+        *(pytest.param(k, marks=pytest.mark.exhaustive) for k in range(4, 100)),
+    ],
+)
+def test_the_best_of_all_lists_with_an_update_on_the_host(seed: int) -> None:
+    is_the_best_of_all_lists(*tiny(seed, hosts=True))
+
+
+def is_the_best_of_all_lists(problem: ms.Graph, machine: ms.Device) -> None:
     best, schedule, _ = least_period(problem, machine)
     try:
         found = ms.selective(problem, device=machine, moves=200)

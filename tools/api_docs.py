@@ -58,7 +58,16 @@ TOPICS = [
         title="Problems and devices",
         about="What is planned, and on which device. `save` and `load` write and read them as JSON.",
         groups={
-            "Problems": ["Chain", "Graph", "GraphFamily", "Device", "to_graph", "min_memory", "peak_memory"],
+            "Problems": [
+                "Chain",
+                "Graph",
+                "GraphFamily",
+                "Device",
+                "to_graph",
+                "with_host_updates",
+                "min_memory",
+                "peak_memory",
+            ],
         },
     ),
     Topic(

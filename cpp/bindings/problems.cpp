@@ -95,7 +95,7 @@ Op parse_op(py::handle value, std::size_t index, const std::unordered_map<std::s
     std::string what = "ops[" + std::to_string(index) + "]";
     const py::dict d = to_dict(value, what);
     check_keys(d, what, {"name", "phase", "reads", "writes", "choices"},
-               {"kind", "layer", "once", "tape", "updates", "skip_workspace"});
+               {"kind", "layer", "once", "tape", "updates", "skip_workspace", "host_time"});
     Op op;
     op.name = to_text(d["name"], what + ": name");
     what = "op '" + op.name + "'";
@@ -121,6 +121,9 @@ Op parse_op(py::handle value, std::size_t index, const std::unordered_map<std::s
     }
     if (d.contains("skip_workspace")) {
         op.skip_workspace = to_size(d["skip_workspace"], what + ": skip_workspace");
+    }
+    if (d.contains("host_time")) {
+        op.host_time = to_duration(d["host_time"], what + ": host_time");
     }
     return op;
 }
@@ -180,6 +183,9 @@ py::list ops_of(const Graph& graph) {
         }
         if (op.skip_workspace) {
             d["skip_workspace"] = *op.skip_workspace;
+        }
+        if (op.host_time) {
+            d["host_time"] = *op.host_time;
         }
         py::list choices;
         for (const Choice& c : op.choices) {
@@ -311,7 +317,8 @@ tensors : sequence of dict
     exists from training step to training step, and schedules of the graph are repeated: docs/schedule.md.
 ops : sequence of dict, in a topological order
     {"name", "phase": "fwd" | "bwd", "reads", "writes", "choices": [{"alg", "time" (seconds), "workspace" (bytes)}]}, and
-    optionally "kind", "layer", "once", "tape", "updates" (reads that it writes in place), "skip_workspace".
+    optionally "kind", "layer", "once", "tape", "updates" (reads that it writes in place), "skip_workspace", "host_time"
+    (seconds on the host, of an op that does nothing but update: it may run there).
 name : str
 batch : int
 resident : int

@@ -6,11 +6,11 @@
 namespace memsched::bindings {
 namespace {
 
-constexpr const char* verbs[] = {"run", "offload", "prefetch", "free"};
+constexpr const char* verbs[] = {"run", "offload", "prefetch", "free", "update"}; // in the order of Verb
 
 Verb parse_verb(const py::dict& d, std::size_t index) {
     int found = -1;
-    for (int v = 0; v < 4; ++v) {
+    for (int v = 0; v < static_cast<int>(std::size(verbs)); ++v) {
         if (d.contains(verbs[v])) {
             if (found >= 0) {
                 refuse_step(index,
@@ -21,7 +21,7 @@ Verb parse_verb(const py::dict& d, std::size_t index) {
     }
     if (found < 0) {
         const std::string key = d.empty() ? "" : " but " + py::cast<std::string>(py::repr((*d.begin()).first));
-        refuse_step(index, "has no verb" + key + "; give run, offload, prefetch or free");
+        refuse_step(index, "has no verb" + key + "; give run, offload, prefetch, free or update");
     }
     return static_cast<Verb>(found);
 }

@@ -113,7 +113,7 @@ TEST_CASE("plans of random classes run, within their capacity and above the boun
         }
         StepList list;
         linked += device.d2h > 0;
-        if (!builder.build(classes, {}, {1, 1.0}, device.memory - graph.resident(), list)) {
+        if (!builder.build(classes, {}, {1, 1.0}, {}, device.memory - graph.resident(), list)) {
             failed += device.d2h > 0;
             continue;
         }

@@ -33,6 +33,7 @@ from memsched.planners import *  # noqa: F403
 from memsched.planners.registry import min_memory, not_asked
 from memsched.problems.bounds import Bounds, bounds
 from memsched.problems.family import GraphFamily
+from memsched.problems.host_updates import with_host_updates
 from memsched.problems.problem import peak_memory, simulate, to_graph
 from memsched.result import Result
 from memsched.show.frames import chain_columns, placement_columns
@@ -130,6 +131,7 @@ __all__ = [
     "validate",
     "validate_placement",
     "with_addresses",
+    "with_host_updates",
     "write_placement",
     "write_report",
     "write_sweep_report",

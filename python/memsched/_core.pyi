@@ -278,7 +278,8 @@ class Graph:
         exists from training step to training step, and schedules of the graph are repeated: docs/schedule.md.
     ops : sequence of dict, in a topological order
         {"name", "phase": "fwd" | "bwd", "reads", "writes", "choices": [{"alg", "time" (seconds), "workspace" (bytes)}]}, and
-        optionally "kind", "layer", "once", "tape", "updates" (reads that it writes in place), "skip_workspace".
+        optionally "kind", "layer", "once", "tape", "updates" (reads that it writes in place), "skip_workspace", "host_time"
+        (seconds on the host, of an op that does nothing but update: it may run there).
     name : str
     batch : int
     resident : int

@@ -30,6 +30,7 @@ from memsched.support.documents import (
     read_document,
     read_plan,
 )
+from memsched.support.types import VERBS
 from memsched.support.views import Columns, Drawn, Tabular
 
 if TYPE_CHECKING:
@@ -237,7 +238,7 @@ class Result(Saved, Tabular, Drawn):
         phases = {op["name"]: {"fwd": "forward"}.get(op["phase"], "backward") for op in self.graph.ops}
         kinds, names = [], []
         for step in self.schedule.steps:
-            verb = next(verb for verb in ("run", "offload", "prefetch", "free") if verb in step)
+            verb = next(verb for verb in VERBS if verb in step)
             names.append(step[verb])
             kinds.append(verb if verb != "run" else phases[step[verb]])
             if verb == "run":

@@ -44,7 +44,8 @@ class Endless:
         self.begin = {t for t in sources if self.border.get(t) != "host"}
         self.here = {t: Copy() for t in self.begin}
         self.away = {t: Copy() for t, place in self.border.items() if place != "device"}
-        self.last_fetch: dict[str, Fraction] = {}  # end of the last prefetch of each tensor
+        self.read_there: dict[str, list[Fraction]] = {t: [] for t in self.sizes}  # ends of reads of its host copies
+        self.sent: dict[str, list[Fraction]] = {t: [] for t in self.sizes}  # ends of its offloads
         self.pending: list[tuple[Fraction, int]] = []  # all bytes ever released
         self.starts: list[Fraction] = []  # of all steps so far
         self.ends: list[Fraction] = []
@@ -79,11 +80,13 @@ class Endless:
         self.away = {t: copy for t, copy in self.away.items() if t in self.kept}
         first = len(self.starts)
         for number, step in enumerate(self.steps):
-            verb = next(one for one in ("run", "offload", "prefetch", "free") if one in step)
+            verb = next(one for one in ("run", "offload", "prefetch", "free", "update") if one in step)
             starts = [self.issue, *(self.ends[first + k] for k in step.get("after", []))]
             starts += self.ends[: first + number + 1 - len(self.steps)]  # E9
             if verb == "run":
                 self.run(step, starts, runs)
+            elif verb == "update":
+                self.update(step["update"], starts, runs)
             elif verb == "free":
                 self.need(step["free"] in self.here)
                 copy = self.here.pop(step["free"])
@@ -104,15 +107,38 @@ class Endless:
         before = self.listed[: self.listed.index(op)]
         return sum(tensor in self.ops[one].get("updates", []) for one in before)
 
+    def in_order(self, name: str, runs: dict[str, int]) -> None:
+        for t in self.ops[name]["reads"]:
+            if self.roles[t] == "persistent":
+                updated = sum(t in self.ops[one].get("updates", []) for one in runs)
+                self.need(updated == self.version(name, t))
+
+    def update(self, name: str, starts: list[Fraction], runs: dict[str, int]) -> None:
+        """E12: on the host."""
+        op = self.ops[name]
+        self.need("host_time" in op and name not in runs)
+        self.need(all(t in self.away for t in op["reads"]) and not any(t in self.here for t in op["updates"]))
+        self.in_order(name, runs)
+        starts += [self.away[t].ready for t in op["reads"]]
+        for t in op["updates"]:
+            starts += self.read_there[t] + self.sent[t]
+        start = max(*starts, self.stream.get("host", ZERO))
+        end = start + Fraction(op["host_time"])
+        for t in op["reads"]:
+            self.read_there[t].append(end)
+        for t in op["updates"]:
+            self.away[t] = Copy(end)
+        runs[name] = 1
+        self.stream["host"] = end
+        self.write(start, end)
+
     def run(self, step: Json, starts: list[Fraction], runs: dict[str, int]) -> None:
         name, op = step["run"], self.ops[step["run"]]
         self.need(not (op.get("once") and name in runs))
         for t in op["reads"]:
             self.need(t in self.here)
             starts.append(self.here[t].ready)
-            if self.roles[t] == "persistent":
-                updated = sum(t in self.ops[one].get("updates", []) for one in runs)
-                self.need(updated == self.version(name, t))
+        self.in_order(name, runs)
         for t in op.get("updates", []):
             starts += self.here[t].uses
         self.need(not any(t in self.here for t in op["writes"]))
@@ -138,9 +164,10 @@ class Endless:
         starts.append(self.stream.get(stream, ZERO))
         if verb == "offload":
             self.need(t in self.here)
-            start = max(*starts, self.here[t].ready, ZERO if t in self.away else self.last_fetch.get(t, ZERO))
+            start = max(*starts, self.here[t].ready, *([] if t in self.away else self.read_there[t]))
             end = start + self.seconds(verb, t)
             self.here[t].uses.append(end)
+            self.sent[t].append(end)
             self.away.setdefault(t, Copy(end))
             self.kept = self.kept | {t}
             limit = self.machine["host_memory"]
@@ -151,7 +178,7 @@ class Endless:
             start = self.room(start, self.live() + self.sizes[t]) if self.sizes[t] else start
             end = start + self.seconds(verb, t)
             self.here[t] = Copy(end)
-            self.last_fetch[t] = end
+            self.read_there[t].append(end)
         self.stream[stream] = end
         self.write(start, end)
 
@@ -175,8 +202,8 @@ def period(graph: Json, plan: Json, device: Json, most: int = 60) -> tuple[Fract
 def lists(graph: Json, border: dict[str, str]) -> Iterator[list[Json]]:
     """All lists of a tiny graph in which no step is useless and each tensor travels once in each direction at most.
 
-    Ops in every order that data and updates allow, once each. A copy to the host is made where there is none, and a
-    tensor is freed when it may be needed again only from the host.
+    Ops in every order that data and updates allow, once each, on the device or, if they may, on the host. A copy to the
+    host is made where there is none, and a tensor is freed when it may be needed again only from the host.
     """
     ops = {op["name"]: op for op in graph["ops"]}
     listed = list(ops)
@@ -184,11 +211,11 @@ def lists(graph: Json, border: dict[str, str]) -> Iterator[list[Json]]:
     begin = {t for t in persistent if border.get(t, "device") != "host"}
     kept = {t for t in persistent if border.get(t, "device") != "device"}
 
-    def ready(name: str, ran: frozenset[str], device: frozenset[str]) -> bool:
+    def ready(name: str, ran: frozenset[str], place: frozenset[str]) -> bool:
         for t in ops[name]["reads"]:
             updates = [one for one in listed if t in ops[one].get("updates", [])]
             earlier = [one for one in updates if listed.index(one) < listed.index(name)]
-            if t not in device or [one for one in updates if one in ran] != earlier:
+            if t not in place or [one for one in updates if one in ran] != earlier:
                 return False
         return name not in ran
 
@@ -203,9 +230,12 @@ def lists(graph: Json, border: dict[str, str]) -> Iterator[list[Json]]:
                 op = ops[name]
                 after = (device | set(op["writes"]), host - set(op.get("updates", [])))
                 yield from go([*steps, {"run": name}], ran | {name}, *after)
+            if "host_time" in ops[name] and ready(name, ran, host) and not device & set(ops[name]["updates"]):
+                yield from go([*steps, {"update": name}], ran | {name}, device, host)
         for t in sorted(device):
             used = any(t in ops[one]["reads"] for one in listed if one not in ran)
-            if t not in host and t in persistent and ("offload", t) not in done:
+            read_there = any(t in ops[one]["reads"] for one in listed if one not in ran and "host_time" in ops[one])
+            if t not in host and (t in persistent or read_there) and ("offload", t) not in done:
                 yield from go([*steps, {"offload": t}], ran, device, host | {t})
             if (t in host or (t not in persistent and not used)) and ("free", t) not in done:
                 yield from go([*steps, {"free": t}], ran, device - {t}, host)

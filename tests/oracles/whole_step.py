@@ -66,6 +66,14 @@ class Lists:
                 return False
         return True
 
+    def may_update(self, name: str, state: State) -> bool:
+        """Whether the op may run on the host."""
+        op = self.ops[name]
+        if "host_time" not in op or name in state.ran or set(op["updates"]) & state.device:
+            return False
+        done = [{one for one in state.ran if t in self.ops[one].get("updates", ())} for t in op["reads"]]
+        return set(op["reads"]) <= state.host and done == [self.before[name, t] for t in op["reads"]]
+
     def fits(self, held: frozenset[str], more: int = 0) -> bool:
         return sum(self.size[t] for t in held) + more <= self.capacity
 
@@ -91,6 +99,8 @@ class Lists:
                         (*state.steps, ("run", name)), ran, device, state.host - updates, state.fresh - set(op["reads"])
                     )
                     yield from self.freed(new, {*op["reads"], *op["writes"]})
+            if self.may_update(name, state):
+                yield state._replace(steps=(*state.steps, ("update", name)), ran=(*state.ran, name))
         last = next((step for step in reversed(state.steps) if step[0] != "free"), ("run", ""))
         used = (
             set(self.ops[last[1]]["reads"]) | set(self.ops[last[1]]["writes"])

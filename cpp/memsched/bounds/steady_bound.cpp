@@ -3,6 +3,7 @@
 #include "memsched/model/lifetimes.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace memsched {
 namespace {
@@ -12,19 +13,29 @@ struct Travellers {
     Bytes changed = 0; // and of these, what can leave it only by an offload in each
 };
 
-// Of each tensor: a persistent one travels if some op reads it, other sources as they are there at the border.
+bool on_device(const Op& op) { return !op.host_time; } // in any case
+
+// Of each tensor: a persistent one travels if some op reads it there, other sources as they are there at the border.
 std::vector<Travellers> travellers(const Graph& graph) {
     std::vector<Travellers> found(graph.tensors().size());
     for (std::size_t t = 0; t < found.size(); ++t) {
         const Tensor& tensor = graph.tensors()[t];
-        if (tensor.source() && (!tensor.persistent() || graph.read(static_cast<TensorId>(t)))) {
-            found[t].all = tensor.bytes;
-            found[t].changed = tensor.persistent() ? 0 : tensor.bytes;
+        if (tensor.source() && !tensor.persistent()) {
+            found[t] = {tensor.bytes, tensor.bytes};
+        }
+    }
+    for (const Op& op : graph.ops()) {
+        for (const TensorId t : op.reads) {
+            if (on_device(op) && graph.tensor(t).persistent()) {
+                found[at(t)].all = graph.tensor(t).bytes;
+            }
         }
     }
     for (const Op& op : graph.ops()) {
         for (const TensorId t : op.updates) {
-            found[at(t)].changed = graph.tensor(t).bytes;
+            if (on_device(op)) {
+                found[at(t)].changed = graph.tensor(t).bytes;
+            }
         }
     }
     return found;
@@ -32,6 +43,69 @@ std::vector<Travellers> travellers(const Graph& graph) {
 
 Seconds seconds_of(Bytes bytes, Bandwidth bandwidth) {
     return bytes <= 0 ? 0 : bandwidth == 0 ? never : static_cast<double>(bytes) / bandwidth;
+}
+
+// What an op that may run on the host costs in each place, in seconds of the streams.
+struct Place {
+    Seconds device;          // of computation
+    Seconds out = 0, in = 0; // of the link: what it reads must leave, what it changed come back
+    Seconds host = 0;
+};
+
+// What only this op may read on the host, or change, is counted: it travels for no other.
+std::vector<Place> places(const Graph& graph, const Device& device, const std::vector<Travellers>& each) {
+    std::vector<std::int32_t> users(each.size(), 0), changes(each.size(), 0);
+    for (const Op& op : graph.ops()) {
+        for (const TensorId t : op.reads) {
+            users[at(t)] += on_device(op) ? 0 : 1;
+        }
+        for (const TensorId t : op.updates) {
+            ++changes[at(t)];
+        }
+    }
+    std::vector<Place> found;
+    for (const Op& op : graph.ops()) {
+        if (on_device(op)) {
+            continue;
+        }
+        Place place{fastest(op).time, 0, 0, *op.host_time};
+        for (const TensorId t : op.reads) {
+            if (users[at(t)] == 1 && !graph.tensor(t).persistent()) {
+                place.out += seconds_of(graph.tensor(t).bytes, device.d2h);
+            }
+        }
+        for (const TensorId t : op.updates) {
+            if (changes[at(t)] == 1) {
+                place.in += seconds_of(each[at(t)].all, device.h2d);
+            }
+        }
+        found.push_back(place);
+    }
+    return found;
+}
+
+// The least of the larger of two loads, `known` on the device beside what runs there, and a sum on another stream, if
+// parts of the ops may run on the host.
+Seconds balanced(std::vector<std::pair<Seconds, Seconds>> ops, Seconds known) { // on the device, and there
+    const auto worth = [](const auto& one, const auto& other) {                 // exactly, and with a cost of 0 first
+        return one.first * other.second > other.first * one.second;
+    };
+    Seconds device = known, there = 0;
+    for (const auto& [seconds, cost] : ops) {
+        device += seconds;
+    }
+    std::erase_if(ops, [](const auto& one) { return one.first == 0; });
+    std::ranges::sort(ops, worth);
+    for (const auto& [seconds, cost] : ops) {
+        if (device - seconds <= there + cost) { // only a part of it
+            const Seconds both = seconds + cost;
+            const double part = both > 0 && cost < never ? std::clamp((device - there) / both, 0.0, 1.0) : 0;
+            return std::max(device - part * seconds, known);
+        }
+        device -= seconds;
+        there += cost;
+    }
+    return std::max(device, known);
 }
 
 } // namespace
@@ -48,6 +122,9 @@ Bounds steady_bounds(const Graph& graph, const Device& device, Bytes budget) {
     Bounds bounds;
     for (std::size_t k = 0; k < graph.ops().size(); ++k) {
         const Op& op = graph.ops()[k];
+        if (!on_device(op)) {
+            continue;
+        }
         Travellers beside = sum;
         for (const TensorId t : op.reads) {
             beside.all -= each[at(t)].all;
@@ -58,6 +135,16 @@ Bounds steady_bounds(const Graph& graph, const Device& device, Bytes budget) {
         const Seconds in = seconds_of(away, device.h2d);
         const Seconds out = seconds_of(away - (beside.all - beside.changed), device.d2h);
         bounds.transfer = std::max(bounds.transfer, device.duplex ? std::max(in, out) : in + out);
+    }
+    std::vector<std::pair<Seconds, Seconds>> out, in, host;
+    for (const Place& place : places(graph, device, each)) {
+        out.emplace_back(place.device, device.duplex ? place.out : place.out + place.in);
+        in.emplace_back(place.device, device.duplex ? place.in : place.out + place.in);
+        host.emplace_back(place.device, place.host);
+    }
+    const Seconds known = bounds.compute;
+    for (auto* there : {&out, &in, &host}) {
+        bounds.compute = std::max(bounds.compute, balanced(std::move(*there), known));
     }
     bounds.fractional = lifetimes.least > capacity ? never : std::max(bounds.compute, bounds.transfer);
     return bounds;

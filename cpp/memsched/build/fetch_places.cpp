@@ -10,7 +10,10 @@ namespace {
 using Kind = FetchRule::Kind;
 
 Verb verb(PlanEvent::What what) {
-    return what == PlanEvent::run ? Verb::run : what == PlanEvent::offload ? Verb::offload : Verb::free;
+    return what == PlanEvent::run       ? Verb::run
+           : what == PlanEvent::offload ? Verb::offload
+           : what == PlanEvent::update  ? Verb::update
+                                        : Verb::free;
 }
 
 } // namespace
@@ -49,6 +52,10 @@ void FetchPlaces::attribute(Outline& outline, std::optional<Bytes> at_start) {
             live += written_[at(event.id)] - (event.skip ? bytes_of(graph_, op.tape) : 0);
             outline.usage.push_back(live + workspace(op, 0, event.skip));
             outline.runs.push_back(event.id);
+        } else if (event.what == PlanEvent::update) {
+            for (const TensorId t : graph_.op(event.id).updates) {
+                freed_[at(t)] = position; // what is fetched before is stale
+            }
         } else if (event.what == PlanEvent::fetch) {
             waiting_[at(event.id)] = ++asked;
         } else if (event.what == PlanEvent::free && waiting_[at(event.id)] > 0) {

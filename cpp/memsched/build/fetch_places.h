@@ -25,8 +25,8 @@ struct FetchRule {
 
 // An event of the outline. A fetch is requested where its tensor is first wanted.
 struct PlanEvent {
-    enum What : std::uint8_t { run, offload, leave, free, fetch } what;
-    std::int32_t id;   // OpId of a run, TensorId otherwise
+    enum What : std::uint8_t { run, offload, leave, free, fetch, update } what;
+    std::int32_t id;   // OpId of a run or an update, TensorId otherwise
     bool skip = false; // run only: without its tape
 };
 

@@ -9,7 +9,7 @@
 namespace memsched {
 
 // The order of the items, by index, in which each free comes right after the last item before it that touches its
-// tensor; all others stay in order. verb(item): what it does; all but a free touch what they name.
+// tensor; all others stay in order. verb(item): what it does; all but a free touch what they name on the device.
 template <class Item, class VerbOf>
 std::vector<std::int32_t> free_early(const Graph& graph, const std::vector<Item>& items, const VerbOf& verb) {
     std::vector<std::int32_t> touched(graph.tensors().size(), 0), behind; // counted from 1; 0: before all
@@ -23,7 +23,7 @@ std::vector<std::int32_t> free_early(const Graph& graph, const std::vector<Item>
             }
         } else if (verb(item) == Verb::free) {
             here = touched[at(item.id)];
-        } else {
+        } else if (verb(item) != Verb::update) {
             touched[at(item.id)] = here;
         }
         behind.push_back(here);

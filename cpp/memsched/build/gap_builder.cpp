@@ -93,6 +93,7 @@ void GapBuilder::reset() {
             continue;
         }
         state_[t].on_host = state_[t].kept = away_[t] || backed_[t];
+        state_[t].changed_there = changed_there_[t];
         host_left_ -= state_[t].kept ? facts_[t].bytes : 0;
         if (!away_[t]) {
             arrive(static_cast<TensorId>(t));
@@ -183,6 +184,9 @@ bool GapBuilder::skips_tape(const Op& op, TensorId wanted, OpId until) {
 }
 
 bool GapBuilder::run_op(OpId id, TensorId wanted) {
+    if (hosted(id)) {
+        return update_on_host(id);
+    }
     const Op& op = graph_.op(id);
     std::vector<TensorId> recomputed;
     for (const TensorId t : op.reads) { // first: that needs the most room
@@ -242,7 +246,7 @@ bool GapBuilder::run_op(OpId id, TensorId wanted) {
         shortlist(t);
     }
     for (const TensorId t : op.updates) {
-        state(t).on_host = false; // the copy is stale
+        state(t).on_host = state(t).changed_there = false; // the copy is stale
     }
     return true;
 }
@@ -256,7 +260,8 @@ void GapBuilder::touch(TensorId tensor, OpId op) {
     if (!s.here || s.gap == known.gaps || gaps_[at(known.first_gap + s.gap)].from != op) {
         return;
     }
-    const MapClass kind = classes_[at(known.first_gap + s.gap)];
+    const MapClass kind =
+        hosted(gaps_[at(known.first_gap + s.gap)].to) ? MapClass::swap : classes_[at(known.first_gap + s.gap)];
     const bool leaves = known.persistent && s.gap + 1 == known.gaps && away_[at(tensor)];
     if (leaves || (kind == MapClass::swap && !crosses_border(tensor) && may_travel(tensor))) {
         send(tensor);
@@ -304,9 +309,10 @@ bool GapBuilder::pass() {
 // What leaves could have left right after it was last used.
 void GapBuilder::advance_events() {
     const auto verb = [](const PlanEvent& event) {
-        return event.what == PlanEvent::run     ? Verb::run
-               : event.what == PlanEvent::fetch ? Verb::prefetch
-                                                : Verb::free; // an offload, too
+        return event.what == PlanEvent::run      ? Verb::run
+               : event.what == PlanEvent::fetch  ? Verb::prefetch
+               : event.what == PlanEvent::update ? Verb::update
+                                                 : Verb::free; // an offload, too
     };
     events_.clear();
     for (const std::int32_t k : free_early(graph_, outline_.events, verb)) {
@@ -316,10 +322,11 @@ void GapBuilder::advance_events() {
 }
 
 bool GapBuilder::build(std::span<const MapClass> classes, std::span<const float> weights, const Eviction& eviction,
-                       Bytes capacity, StepList& list) {
+                       std::span<const std::uint8_t> hosted, Bytes capacity, StepList& list) {
     classes_ = classes;
     weights_ = weights;
     eviction_ = eviction;
+    hosted_ = hosted;
     capacity_ = capacity;
     if (graph_.persistent()) {
         return build_repeated(list);

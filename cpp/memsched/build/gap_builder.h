@@ -45,9 +45,10 @@ class GapBuilder {
     //
     // Of persistent tensors, the last gap goes on to the first read in the next repetition. Where it is to be swapped,
     // or the tensor has to leave in it, the tensor is on the host at the border. Inputs and weights stay where the last
-    // op reads them.
+    // op reads them. hosted: by op, whether it runs on the host; empty: none does. What such an op reads is sent there,
+    // and what it changes is there at the border, unless an op on the device reads it later.
     bool build(std::span<const MapClass> classes, std::span<const float> weights, const Eviction& eviction,
-               Bytes capacity, StepList& list);
+               std::span<const std::uint8_t> hosted, Bytes capacity, StepList& list);
 
   private:
     // Constant data, by tensor.
@@ -65,12 +66,13 @@ class GapBuilder {
     struct State {
         bool here = false, on_host = false;
         std::int32_t locks = 0;
-        std::int32_t gap = 0;    // the present one, or the next, counted from first_gap
-        std::int32_t place = -1; // in the list of those present
-        bool listed = false;     // in shortlist_
-        bool used = false;       // read in this repetition
-        bool kept = false;       // has bytes on the host
-        Seconds touched = 0;     // the end of the last run that read or wrote it
+        std::int32_t gap = 0;       // the present one, or the next, counted from first_gap
+        std::int32_t place = -1;    // in the list of those present
+        bool listed = false;        // in shortlist_
+        bool used = false;          // read in this repetition
+        bool kept = false;          // has bytes on the host
+        bool changed_there = false; // what changed it last ran on the host, and left a copy there
+        Seconds touched = 0;        // the end of the last run that read or wrote it
     };
 
     bool pass();
@@ -101,7 +103,10 @@ class GapBuilder {
 
     // gap_border.cpp, for persistent tensors.
     bool build_repeated(StepList& list);
-    void choose_border();
+    void find_hosted();
+    bool choose_border();
+    bool update_on_host(OpId op);
+    bool hosted(OpId op) const { return at(op) < hosted_.size() && hosted_[at(op)]; }
     bool crosses_border(TensorId tensor); // whether it would be off the device at the border if it left now
     Price price_of_persistent(TensorId tensor);
     Seconds wait_across_border(TensorId tensor) const;
@@ -131,6 +136,7 @@ class GapBuilder {
     std::span<const MapClass> classes_;
     std::span<const float> weights_;
     Eviction eviction_;
+    std::span<const std::uint8_t> hosted_;
     Bytes capacity_ = 0, live_ = 0;
     Bytes host_left_ = 0;
     Seconds clock_ = 0, link_free_ = 0; // an estimate: the end of the last run, and of the last offload
@@ -140,6 +146,9 @@ class GapBuilder {
     std::vector<State> state_;
     // Persistent tensors: those that are on the host at the border, also on the host, and those that left across it.
     std::vector<std::uint8_t> away_, backed_, crossed_;
+    // Persistent tensors: those that an op on the host changes last, and of these those that no op on the device reads
+    // then; and those that any reads.
+    std::vector<std::uint8_t> changed_there_, ends_there_, read_here_;
     std::vector<TensorId> large_, small_; // on the device, with bytes
     // Of many large ones, those with the least score when this list was made, and those that were touched since.
     std::vector<TensorId> shortlist_;

@@ -108,6 +108,18 @@ void check_updates(const GraphData& g, const Op& op) {
     if (!op.updates.empty() && !op.once) {
         fail("op '" + op.name + "' updates tensors and may run again; set once: a second run would update them twice");
     }
+    if (!op.host_time) {
+        return;
+    }
+    if (op.updates.empty() || !op.writes.empty()) {
+        fail("op '" + op.name + "' has a host_time, but " +
+             (op.updates.empty() ? "updates nothing" : "writes '" + g.tensors[at(op.writes[0])].name + "'") +
+             "; only an op that does nothing but update persistent tensors may run on the host");
+    }
+    if (!std::isfinite(*op.host_time) || *op.host_time < 0) {
+        fail("op '" + op.name + "': host_time is " + show(*op.host_time) +
+             "; a time must be a finite number of seconds >= 0");
+    }
 }
 
 std::vector<OpId> check_ops(const GraphData& g, Bytes total, Pace& pace) {
@@ -276,6 +288,7 @@ bool same_shape(const Graph& one, const Graph& other) {
             return std::tie(op.name, op.phase, op.kind, op.layer, op.reads, op.writes, op.once, op.tape, op.updates);
         };
         return fixed(a) == fixed(b) && a.skip_workspace.has_value() == b.skip_workspace.has_value() &&
+               a.host_time.has_value() == b.host_time.has_value() &&
                std::ranges::equal(a.choices, b.choices, {}, &Choice::alg, &Choice::alg);
     };
     return std::ranges::equal(one.tensors(), other.tensors(), tensors) &&
@@ -370,6 +383,7 @@ Graph with_control_edges(const Graph& graph) {
             data.ops[op].reads.push_back(done[at(earlier)]);
         }
         data.ops[op].updates.clear();
+        data.ops[op].host_time.reset();
     }
     return Graph(std::move(data));
 }

@@ -49,6 +49,7 @@ struct Op {
     std::vector<TensorId> tape;          // writes that a run may skip, all or none
     std::vector<TensorId> updates;       // reads that it writes in place: persistent tensors
     std::optional<Bytes> skip_workspace; // workspace of a run that skips its tape; none: the choice's own
+    std::optional<Seconds> host_time;    // on the host, of an op that does nothing but update; none: not there
 
     bool operator==(const Op&) const = default;
 };
@@ -64,8 +65,8 @@ struct GraphData {
 };
 
 // Invariants: names unique; sources have no writer, all others exactly one; every read is of a source or of a tensor
-// written by an earlier op; tape within writes; updates within reads, of persistent tensors, by ops that run once; each
-// op has a choice; sums up to exact_bytes.
+// written by an earlier op; tape within writes; updates within reads, of persistent tensors, by ops that run once;
+// what may run on the host has updates, and no writes; each op has a choice; sums up to exact_bytes.
 class Graph {
   public:
     // Throws Stopped when told to stop.

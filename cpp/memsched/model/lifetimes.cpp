@@ -24,7 +24,7 @@ Lifetimes::Lifetimes(const Graph& graph)
                 first_backward[id] = op;
             }
         }
-        need[i] = bytes_of(graph, ops[i].reads) + least_run(graph, ops[i]).bytes;
+        need[i] = ops[i].host_time ? 0 : bytes_of(graph, ops[i].reads) + least_run(graph, ops[i]).bytes;
     }
     for (std::size_t t = 0; t < empty.size(); ++t) {
         empty[t] = graph.tensors()[t].bytes == 0;

@@ -21,7 +21,8 @@ struct Lifetimes {
     std::vector<OpId> last_use;       // it is freed after this op; -1: never (no reader: a result of the step)
     std::vector<std::uint8_t> empty;  // without bytes: never worth offloading
     std::vector<Bytes> usage;         // per op: bytes held while it runs, its workspace included, resident excluded
-    std::vector<Bytes> need;          // per op: its reads, and the writes and workspace of its least run
+    std::vector<Bytes> need;          // per op: its reads, and the writes and workspace of its least run; 0 if it may
+                                      // run on the host
     Bytes least = 0;                  // of any plan: the largest need, or the bytes of inputs and weights
 
     // The first op before which a tensor that is offloaded after its last forward use may be away.

@@ -141,15 +141,15 @@ StepList resolve(const Graph& graph, const Schedule& schedule, const Progress& p
     for (std::size_t k = 0; k < schedule.steps.size(); ++k) {
         pace.spend(Pace::named);
         const NamedStep& named = schedule.steps[k];
-        const bool is_run = named.verb == Verb::run;
-        const Names& names = is_run ? ops : tensors;
+        const bool is_op = names_op(named.verb);
+        const Names& names = is_op ? ops : tensors;
         const auto found = names.find(named.name);
         if (found == names.end()) {
-            refuse_step(k, (is_run ? "no op '" : "no tensor '") + named.name + "' in graph '" + graph.name() +
+            refuse_step(k, (is_op ? "no op '" : "no tensor '") + named.name + "' in graph '" + graph.name() +
                                "'; was the plan made for another graph or chunk?");
         }
         Step step{named.verb, false, found->second, 0, -1};
-        if (is_run) {
+        if (named.verb == Verb::run) {
             const Op& op = graph.op(found->second);
             step.choice = find_choice(op, named.alg, k);
             step.skip = find_skip(graph, op, named.skip, k);
@@ -186,7 +186,7 @@ std::vector<NamedStep> name_steps(const Graph& graph, const StepList& list, cons
                 }
             }
         } else {
-            out.name = graph.tensor(step.id).name;
+            out.name = names_op(step.verb) ? graph.op(step.id).name : graph.tensor(step.id).name;
         }
         if (step.after >= 0) {
             out.after = list.after[at(step.after)];

@@ -1,4 +1,4 @@
-// The common language for plans: an ordered list of run / offload / prefetch / free steps.
+// The common language for plans: an ordered list of run / offload / prefetch / free / update steps.
 #pragma once
 
 #include "memsched/model/to_graph.h"
@@ -9,13 +9,16 @@
 
 namespace memsched {
 
-enum class Verb : std::uint8_t { run, offload, prefetch, free };
+enum class Verb : std::uint8_t { run, offload, prefetch, free, update };
+
+// Whether it names an op; others name a tensor.
+inline bool names_op(Verb verb) { return verb == Verb::run || verb == Verb::update; }
 
 // A step with ids of a graph, as planners write and the simulator reads it.
 struct Step {
     Verb verb = Verb::run;
     bool skip = false;       // run only: skip the op's tape
-    std::int32_t id = 0;     // OpId of a run, TensorId otherwise
+    std::int32_t id = 0;     // OpId of a run or an update, TensorId otherwise
     std::int32_t choice = 0; // run only: index of the algorithm
     StepId after = -1;       // index into StepList::after, or -1
 };
@@ -70,7 +73,7 @@ inline std::size_t count_brought(const Graph& graph, const Step& step) {
 // A step with names, as saved, exchanged and shown. Empty and -1 mean absent.
 struct NamedStep {
     Verb verb = Verb::run;
-    std::string name;                              // of the op of a run, of the tensor otherwise
+    std::string name;                              // of the op of a run or an update, of the tensor otherwise
     std::string alg;                               // run only
     std::vector<std::pair<std::string, Bytes>> at; // addresses: of a run's outputs ("" for its workspace), or of a
                                                    // prefetch (one entry, named like the tensor)

@@ -1,5 +1,5 @@
-// What holds for lists that are repeated without end: where persistent tensors begin, they end, and each op reads the
-// version that it is to read.
+// What holds for lists that are repeated without end: where persistent tensors begin, they end, each op reads the
+// version that it is to read, and updates may run on the host.
 #include "memsched/simulate/simulate.h"
 
 #include <vector>
@@ -48,6 +48,43 @@ bool Simulator::updates_in_order(OpId id) {
             });
         }
     }
+    return true;
+}
+
+// What it reads and updates are host copies, so that it needs no memory of the device.
+bool Simulator::update_on_host(OpId id, Seconds& start) {
+    const Op& op = graph_.op(id);
+    if (!op.host_time) {
+        return fail([&] { return "op '" + op.name + "' has no host_time, so it cannot run on the host; run it"; });
+    }
+    if (ran_[at(id)]) {
+        return fail([&] { return "op '" + op.name + "' may run only once; it ran before"; });
+    }
+    for (const TensorId t : op.reads) {
+        if (tensors_[at(t)].host < 0) {
+            return fail([&] {
+                return "update '" + op.name + "' reads '" + graph_.tensor(t).name +
+                       "', which has no host copy, or a stale one; offload it before";
+            });
+        }
+        start = std::max(start, tensors_[at(t)].host);
+    }
+    if (!updates_in_order(id)) {
+        return false;
+    }
+    stream_free_[3] = start + *op.host_time;
+    for (const TensorId t : op.updates) {
+        TensorState& state = tensors_[at(t)];
+        if (state.on_device) {
+            return fail([&] {
+                return "update '" + op.name + "' changes '" + graph_.tensor(t).name +
+                       "', whose copy on the device would be stale; free it before";
+            });
+        }
+        state.host = stream_free_[3];
+        ++state.version;
+    }
+    ran_[at(id)] = 1;
     return true;
 }
 

@@ -30,7 +30,19 @@ class RepetitionScan {
                     wait_for(earlier + (now_ / n) * n);
                 }
             }
-            step.verb == Verb::run ? scan_run(step) : step.verb == Verb::free ? scan_free(step) : scan_transfer(step);
+            switch (step.verb) {
+            case Verb::run:
+                scan_run(step);
+                break;
+            case Verb::free:
+                scan_free(step);
+                break;
+            case Verb::update:
+                scan_update(step);
+                break;
+            default:
+                scan_transfer(step);
+            }
             pace.spend(Pace::named + static_cast<std::int64_t>(current_.returns.size()));
             steps_[at(now_ % n)] = std::move(current_);
         }
@@ -42,8 +54,9 @@ class RepetitionScan {
     struct TensorState {
         StepId made = -1;                          // the step that completes the device copy
         StepId run = -1, offload = -1, fetch = -1; // the last of each that uses or makes the device copy
-        StepId host = -1;                          // the offload that completes the host copy
-        StepId fetched = -1;                       // the last prefetch from it
+        StepId host = -1;                          // the offload or update that completes the host copy
+        StepId fetched = -1, used = -1;            // the last prefetch from it, and the last update that uses it
+        StepId sent = -1;                          // the last offload of any device copy
         bool on_host = false, kept = false;        // has a host copy, and across the border
     };
     struct Return {
@@ -125,9 +138,10 @@ class RepetitionScan {
         current_.time = transfer_time(bytes, out ? device_.d2h : device_.h2d, device_.latency);
         if (out) {
             wait_for(state.made);
-            state.offload = now_;
+            state.offload = state.sent = now_;
             if (!state.on_host) {
-                wait_for(state.fetched); // it reads the copy that is replaced
+                wait_for(state.fetched); // they read the copy that is replaced
+                wait_for(state.used);
                 state.host = now_;
                 state.on_host = true;
             }
@@ -138,6 +152,22 @@ class RepetitionScan {
         state.run = state.offload = -1;
         reserve(bytes, false);
         live_ += bytes;
+    }
+
+    void scan_update(const Step& step) {
+        const Op& op = graph_.op(step.id);
+        wait_on(host_);
+        for (const TensorId t : op.reads) {
+            wait_for(tensors_[at(t)].host);
+            tensors_[at(t)].used = now_;
+        }
+        for (const TensorId t : op.updates) {
+            TensorState& state = tensors_[at(t)];
+            wait_for(state.fetched); // what it reads must not change,
+            wait_for(state.sent);    // nor what this writes be overwritten
+            state.host = now_;
+        }
+        current_.time = *op.host_time;
     }
 
     void scan_free(const Step& step) {
@@ -221,11 +251,11 @@ class RepetitionScan {
     std::vector<RepeatedStep> steps_;
     RepeatedStep current_;
     StepId now_ = 0;
-    StepId run_ = -1, compute_ = -1, link_ = -1, in_ = -1; // the last run, and the last step of each stream
-    std::deque<Awaiting> of_link_;                         // frees that wait for transfers, and may still do
-    std::uint64_t freed_ = 0;                              // bytes of all that ever were there, modulo 2^64
-    StepId out_of_turn_ = -1;                              // the last of them that may be earlier than the one before
-    Bytes of_run_ = 0;                                     // that the last run uses, and gives back
+    StepId run_ = -1, compute_ = -1, link_ = -1, in_ = -1, host_ = -1; // the last run, and the last of each stream
+    std::deque<Awaiting> of_link_; // frees that wait for transfers, and may still do
+    std::uint64_t freed_ = 0;      // bytes of all that ever were there, modulo 2^64
+    StepId out_of_turn_ = -1;      // the last of them that may be earlier than the one before
+    Bytes of_run_ = 0;             // that the last run uses, and gives back
 };
 
 } // namespace

@@ -282,6 +282,16 @@ template <class Observer> bool Simulator::play_free(const Step& step, Observer& 
     return true;
 }
 
+template <class Observer> bool Simulator::play_update(const Step& step, Observer& observer) {
+    Seconds start = std::max(earliest_, stream_free_[3]);
+    if (!update_on_host(step.id, start)) {
+        return false;
+    }
+    observer.step(current_, start, stream_free_[3]);
+    ends_[at(current_)] = stream_free_[3];
+    return true;
+}
+
 template <class Observer> bool Simulator::play(const StepList& list, Observer& observer) {
     reset(list);
     current_ = -1;
@@ -297,9 +307,10 @@ template <class Observer> bool Simulator::play(const StepList& list, Observer& o
                 earliest_ = std::max(earliest_, ends_[at(earlier)]);
             }
         }
-        const bool legal = step.verb == Verb::run    ? play_run(step, observer)
-                           : step.verb == Verb::free ? play_free(step, observer)
-                                                     : play_transfer(step, observer);
+        const bool legal = step.verb == Verb::run      ? play_run(step, observer)
+                           : step.verb == Verb::free   ? play_free(step, observer)
+                           : step.verb == Verb::update ? play_update(step, observer)
+                                                       : play_transfer(step, observer);
         if (!legal) {
             return false;
         }

@@ -1,7 +1,8 @@
 // The simulator: times a list of steps on a graph and a device, in one pass, and refuses lists that cannot run.
 //
-// Memory is decided by list order, time by three first-in-first-out streams (compute, device to host, host to device;
-// the last two are one when the link is not duplex). docs/schedule.md has the rules E1 .. E9 that the source names.
+// Memory is decided by list order, time by four first-in-first-out streams (compute, device to host, host to device;
+// these two are one when the link is not duplex; and the host). docs/schedule.md has the rules E1 .. E12 that the
+// source names.
 //
 // On a graph with persistent tensors the list is repeated without end. It is played once here, which tells whether it
 // can run; the times are those of the steady state (steady.h).
@@ -52,6 +53,7 @@ class Simulator {
     template <class Observer> bool play_run(const Step& step, Observer& observer);
     template <class Observer> bool play_transfer(const Step& step, Observer& observer);
     template <class Observer> bool play_free(const Step& step, Observer& observer);
+    template <class Observer> bool play_update(const Step& step, Observer& observer);
     bool await_reads(const Op& op, Seconds& start); // E2: moves start to when the reads are ready
     bool count_outputs(const Step& step, const Op& op, Bytes& outputs);
     // E7, in bytes: moves start to when the bytes are available.
@@ -63,8 +65,9 @@ class Simulator {
     void reset(const StepList& list);
     // border.cpp, for persistent tensors: where they are at the start of a list.
     void start_at_border(const StepList& list);
-    bool begins();                  // whether what is there then fits
-    bool updates_in_order(OpId id); // whether the op reads the versions that it is to read
+    bool begins();                                // whether what is there then fits
+    bool updates_in_order(OpId id);               // whether the op reads the versions that it is to read
+    bool update_on_host(OpId id, Seconds& start); // E12; start: of the stream, moved to when all that it reads is there
     bool ends_as_it_began();
     template <class Message> bool fail(const Message& message) { // always false; message() makes the sentence
         if (explain_) {
@@ -97,9 +100,9 @@ class Simulator {
     AddressRanges ranges_; // contiguous: in place of both
     Bytes live_ = 0;       // by list order
     Bytes host_bytes_ = 0;
-    Seconds stream_free_[3] = {0, 0, 0}; // compute, device to host (or the only link), host to device
-    Seconds issue_ = 0;                  // E1: the start of the nearest run so far
-    Seconds earliest_ = 0;               // of the current step: E1 and its `after`
+    Seconds stream_free_[4] = {0, 0, 0, 0}; // compute, device to host (or the only link), host to device, host
+    Seconds issue_ = 0;                     // E1: the start of the nearest run so far
+    Seconds earliest_ = 0;                  // of the current step: E1 and its `after`
     StepId current_ = 0;
     TotalsWriter sums_;
     bool explain_ = false; // messages cost time, and searches do not read them

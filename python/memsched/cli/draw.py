@@ -69,7 +69,7 @@ def _plot(
     machine: Machine,
     options: Planning,
 ) -> None:
-    """Draw the three streams and the memory in use.
+    """Draw the streams and the memory in use.
 
     FILE is a result, a bare plan with --problem, or a PROBLEM to plan.
 

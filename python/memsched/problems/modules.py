@@ -36,8 +36,9 @@ def in_modules(document: Document, modules: Mapping[str, str]) -> Document:
         for verb in ("offload", "prefetch", "free"):
             if verb in step:
                 changed[verb] = tensors.get(step[verb], step[verb])
-        if "run" in step:
-            changed["run"] = ops.get(step["run"], step["run"])
+        for verb in ("run", "update"):
+            if verb in step:
+                changed[verb] = ops.get(step[verb], step[verb])
         if "skip" in step:
             changed["skip"] = names(step["skip"])
         if isinstance(step.get("at"), dict):

@@ -50,6 +50,7 @@ from memsched.support.formats import (
     format_seconds,
     written_like,
 )
+from memsched.support.types import VERBS
 from memsched.validation.plan import ValidationReport
 
 _MOST_ROWS = 24
@@ -115,7 +116,7 @@ def _memories(problem: Chain | Graph | GraphFamily) -> dict[str, str]:
 
 
 def _schedule(schedule: Schedule) -> Table:
-    counts = Counter(verb for step in schedule.steps for verb in ("run", "offload", "prefetch", "free") if verb in step)
+    counts = Counter(verb for step in schedule.steps for verb in VERBS if verb in step)
     rows = {
         "steps": ", ".join(f"{count} {verb}" for verb, count in counts.items()),
         "offloaded": counted(len(schedule.offloaded), "tensor"),

@@ -13,15 +13,16 @@ from memsched.show.arena import budget_of
 from memsched.support import checks
 from memsched.support.docstrings import documented
 
-LANES = ("compute", "device to host", "host to device")
-_VERBS = ("run", "offload", "prefetch")  # of the steps in each lane
+LANES = ("compute", "device to host", "host to device", "host")
+LINKS = (1, 2)  # of these, those of transfers
+_VERBS = ("run", "offload", "prefetch", "update")  # of the steps in each lane
 _PROCESS = 1
 _ROUNDING = 1e-12  # of times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A step that takes time: a run, an offload or a prefetch."""
+    """A step that takes time: a run, an offload, a prefetch, or an update on the host."""
 
     step: int  # index in the schedule
     lane: int  # index in LANES
@@ -29,7 +30,7 @@ class Interval:
     name: str  # of the op or the tensor
     start: float  # seconds
     end: float
-    bytes: int | None  # that a transfer moves; None for a run
+    bytes: int | None  # that a transfer moves; None for a run, and for an update
 
 
 def intervals(result: Result) -> list[Interval]:
@@ -54,7 +55,8 @@ def intervals(result: Result) -> list[Interval]:
         if verb is None:
             continue
         name = step[verb]
-        if name not in (phases if verb == "run" else sizes):
+        of_op = verb in ("run", "update")
+        if name not in (phases if of_op else sizes):
             raise InvalidInputError(f"step {index} names {name!r}, which the graph does not have")
         kind = verb
         if verb == "run":
@@ -68,7 +70,7 @@ def intervals(result: Result) -> list[Interval]:
                 name=name,
                 start=start,
                 end=end,
-                bytes=None if verb == "run" else int(sizes[name]),
+                bytes=None if of_op else int(sizes[name]),
             )
             for start, end in _within(float(timeline.start[index]), float(timeline.end[index]), period)
         ]
@@ -90,10 +92,12 @@ def _phase(op: dict[str, Any]) -> str:
     return "loss" if "loss" in op.get("kind", "") else "forward" if op["phase"] == "fwd" else "backward"
 
 
-def _names() -> list[dict[str, Any]]:
+def _names(lanes: set[int]) -> list[dict[str, Any]]:
     meta: dict[str, Any] = {"ph": "M", "pid": _PROCESS}
     events = [meta | {"name": "process_name", "args": {"name": "memsched"}}]
     for thread, lane in enumerate(LANES, start=1):
+        if thread - 1 not in lanes:
+            continue
         events.append(meta | {"tid": thread, "name": "thread_name", "args": {"name": lane}})
         events.append(meta | {"tid": thread, "name": "thread_sort_index", "args": {"sort_index": thread}})
     return events
@@ -126,7 +130,7 @@ def _counter(name: str, seconds: float, count: int) -> dict[str, Any]:
 
 @documented
 def trace(result: Planned) -> dict[str, Any]:
-    """A result as a trace, with the three streams as threads and memory and budget as counters.
+    """A result as a trace, with its streams as threads and memory and budget as counters.
 
     Returns
     -------
@@ -152,11 +156,13 @@ def trace(result: Planned) -> dict[str, Any]:
     timeline = result.timeline
     budget = budget_of(result)
     times, counts = timeline.memory
-    events = [_complete(interval) for interval in intervals(result)]
+    bars = intervals(result)
+    events = [_complete(interval) for interval in bars]
     events += [_counter("memory", float(time), int(count)) for time, count in zip(times, counts, strict=True)]
     events += [_counter("budget", time, budget) for time in (0.0, float(timeline.makespan))]
+    events = _names({0, *LINKS} | {bar.lane for bar in bars}) + sorted(events, key=lambda event: float(event["ts"]))
     return {
-        "traceEvents": _names() + sorted(events, key=lambda event: float(event["ts"])),
+        "traceEvents": events,
         "displayTimeUnit": "ms",
         "otherData": {
             "problem": result.problem.name,

@@ -10,6 +10,9 @@ import numpy.typing as npt
 Progress = Callable[[float], object] | None
 """A callback that long work calls with a fraction from 0 to 1."""
 
+VERBS = ("run", "offload", "prefetch", "free", "update")
+"""Of the steps of a schedule; each step has one of them as a key."""
+
 Flags = npt.NDArray[np.uint8]
 """One entry per tensor, or one such row per set: 1 if the tensor is chosen."""
 

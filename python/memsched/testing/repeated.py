@@ -24,8 +24,9 @@ def repeated_schedules(
     """Draw (graph, schedule, device): a training step with persistent tensors, and a schedule of it that is legal.
 
     Each layer has a parameter, and some have a state of the optimiser; updates come right after the gradient or at the
-    end, and some parameters are updated twice or never. Between the runs, the schedule offloads, frees and prefetches
-    at random. The budget is what the list needs, with or without slack; memory is counted in bytes ("fluid").
+    end, some of them on the host, and some parameters are updated twice or never. Between the runs, the schedule
+    offloads, frees and prefetches at random. The budget is what the list needs, with or without slack; memory is
+    counted in bytes ("fluid").
 
     Parameters
     ----------
@@ -113,6 +114,7 @@ def _training_step(below: _Below, layers: int, max_bytes: int) -> Graph:
             states = [tensor(f"s{k}.{number}", "persistent")] if below(3) else []
             updates = states if states and not below(4) else [f"p{k}", *states]
             update = op(f"U{k}.{number}", "bwd", [f"g{k}", f"p{k}", *states], [], once=True, updates=updates)
+            update |= {"host_time": below(9) / 4} if below(2) else {}
             (last if below(2) else ops).append(update)
     return Graph(tensors, [*ops, *last], name="step", resident=below(2) * below(max_bytes))
 
@@ -137,7 +139,11 @@ class _ListWriter:
         self.peak = sum(self.size[t] for t in self.device)
         while self.left:
             self.random_steps()
-            self.bring_and_run(self.left[0])
+            first = self.left[0]
+            if "host_time" in self.ops[first] and below(2):
+                self.update_on_host(first)
+            else:
+                self.bring_and_run(first)
         self.random_steps()
         self.come_full_circle()
 
@@ -190,9 +196,25 @@ class _ListWriter:
             for tensor in self.ops[name]["reads"]:
                 self.bring(tensor)
         self.run(name)
+        self.has_run(name)
+
+    def has_run(self, name: str) -> None:
         if name in self.left:
             self.left.remove(name)
             self.ran.append(name)
+
+    def update_on_host(self, name: str) -> None:
+        """Send what the op reads, and free what it changes."""
+        op = self.ops[name]
+        for tensor in op["reads"]:
+            if tensor not in self.host:
+                self.bring(tensor)
+                self.move("offload", tensor)
+        for tensor in op["updates"]:
+            if tensor in self.device:
+                self.move("free", tensor)
+        self.steps.append({"update": name})
+        self.has_run(name)
 
     def random_steps(self) -> None:
         for _ in range(self.below(4)):

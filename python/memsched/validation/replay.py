@@ -16,7 +16,8 @@ from memsched.errors import ScheduleError
 Json = Mapping[str, Any]
 AT_TIME_0 = -1  # the "step" that brings input and weight tensors
 _REPETITIONS = 3  # of a list that is repeated: steps wait for nothing from before the previous one
-_FIELDS = {"run": "alg at skip after", "offload": "after", "prefetch": "at after", "free": ""}
+_FIELDS = {"run": "alg at skip after", "offload": "after", "prefetch": "at after", "free": "", "update": "after"}
+_OF_OPS = ("run", "update")  # verbs that name an op; the others name a tensor
 
 
 @dataclass(slots=True, eq=False)
@@ -105,9 +106,11 @@ class Replay:
             self.due |= {(op["name"], name): listed[name] for name in op["reads"] if name in listed}
             for name in op.get("updates", ()):
                 listed[name] += 1
-        self.on_host: dict[str, int] = {}  # tensor -> the offload that made the copy, or AT_TIME_0
+        self.on_host: dict[str, int] = {}  # tensor -> the offload or update that made the copy, or AT_TIME_0
         self.on_host |= dict.fromkeys((name for name, place in self.places.items() if place != "device"), AT_TIME_0)
-        self.fetched: dict[str, int] = {}  # tensor -> its last prefetch
+        self.fetched: dict[str, int] = {}  # tensor -> its last prefetch,
+        self.sent: dict[str, int] = {}  # its last offload,
+        self.used: dict[str, int] = {}  # and the last update that reads its host copy
         self.last_run = AT_TIME_0
         self.arena = Arena()  # contents of the device, in contiguous plans
         self.live = self.peak = 0  # bytes in list order, without resident
@@ -184,8 +187,8 @@ class Replay:
             raise ScheduleError(f"Step {listed} has {found}; give exactly one of {', '.join(_FIELDS)}.", listed)
         verb, name = verbs[0], raw[verbs[0]]
         self.steps.append(Step(verb, str(name), self.last_run))
-        if not isinstance(name, str) or name not in (self.ops if verb == "run" else self.tensors):
-            kind = "op" if verb == "run" else "tensor"
+        if not isinstance(name, str) or name not in (self.ops if verb in _OF_OPS else self.tensors):
+            kind = "op" if verb in _OF_OPS else "tensor"
             self.fail(f"{verb} is {name!r}, which is no {kind} of the graph; give the name of one.")
         for key in raw:
             if key != verb and key not in _FIELDS[verb].split():
@@ -200,6 +203,8 @@ class Replay:
             self.run(index, name, raw)
         elif verb == "free":
             self.free(index, name)
+        elif verb == "update":
+            self.update_there(index, name)
         else:
             self.transfer(index, name, raw)
 
@@ -250,6 +255,29 @@ class Replay:
         self.on_host.pop(tensor, None)
         self.updates[tensor] += 1
 
+    def update_there(self, index: int, name: str) -> None:
+        """Run an op on the host: on complete copies there, once nobody else reads or writes those that it changes."""
+        op, step = self.ops[name], self.steps[index]
+        if op.get("host_time") is None:
+            self.fail("the op has no host_time; run it on the device.")
+        if name in self.runs:
+            self.fail(f"the op may run once only and did at step {self.runs[name][0]}; drop one of the two.")
+        for tensor in dict.fromkeys(op["reads"]):
+            if tensor not in self.on_host:
+                self.fail(f"it needs {tensor!r}, of which the host has no copy, or a stale one; offload it before.")
+            if tensor in self.places:
+                self.check_version(name, tensor)
+            step.waits += (self.on_host[tensor],) if self.on_host[tensor] != AT_TIME_0 else ()
+            self.used[tensor] = index
+        for tensor in op["updates"]:
+            if tensor in self.on_device:
+                self.fail(f"it changes {tensor!r}, whose copy on the device would be stale; free that before.")
+            step.waits += (others[tensor] for others in (self.fetched, self.sent) if tensor in others)
+            self.on_host[tensor] = index
+            self.updates[tensor] += 1
+        step.stream, step.seconds = "host", float(op["host_time"])
+        self.runs.setdefault(name, []).append(index)
+
     def transfer(self, index: int, name: str, raw: Json) -> None:
         step, size = self.steps[index], self.tensors[name]
         if self.rate[step.verb] == 0:
@@ -261,8 +289,9 @@ class Replay:
             step.reads = [name]
             if name not in self.on_host:
                 self.on_host[name] = index
-                if name in self.fetched:  # which reads the copy that is replaced
-                    step.waits.append(self.fetched[name])
+                users = (self.fetched, self.used)  # of the copy that is replaced
+                step.waits += (others[name] for others in users if name in others)
+            self.sent[name] = index
             if name not in self.kept:
                 self.kept.add(name)
                 self.host_bytes += size

@@ -8,6 +8,7 @@ the first of three repetitions is played as given, and the next two must come ou
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from memsched.errors import ScheduleError
@@ -45,18 +46,23 @@ def check_steady(replay: Replay, given: Sequence[float], period: float) -> tuple
 def bound_of_period(graph: Json, device: Json) -> float:
     """A lower bound in seconds on the period of every plan of a graph with persistent tensors.
 
-    While an op runs, what does not fit beside it is away, and comes back in each repetition if an op reads it or if it
-    is at the border. An input, a weight, or what is updated also leaves in each.
+    While an op runs on the device, what does not fit beside it is away, and comes back in each repetition if an op
+    reads it there or if it is at the border. An input, a weight, or what is updated there also leaves in each. An op
+    that may run on the host takes the time of the device, or of the host and of the link, in any share.
     """
     facts = Facts(graph, device)
     role = {tensor["name"]: tensor["role"] for tensor in graph["tensors"]}
-    updated = {name for op in graph["ops"] for name in op.get("updates", ())}
+    here = [op for op, one in enumerate(graph["ops"]) if one.get("host_time") is None]
+    updated = {name for op in here for name in graph["ops"][op].get("updates", ())}
     fixed = {name for name in role if role[name] in ("input", "weight")}
-    travels = fixed | {name for name in role if role[name] == "persistent" and facts.readers[name]}
+    read = {name for op in here for name in facts.reads[op]}
+    travels = fixed | {name for name in role if role[name] == "persistent" and name in read}
     kept = travels - updated - fixed  # unchanged
     of_travels, of_kept = (sum(facts.size[name] for name in names) for names in (travels, kept))
-    best = math.fsum(facts.time)
-    for op, names in enumerate(facts.reads):
+    known = math.fsum(facts.time[op] for op in here)
+    shared = sorted(set(range(len(facts.time))) - set(here))
+    best = max(_shared(known, loads) for loads in _loads(graph, facts, shared, travels, bool(device.get("duplex"))))
+    for op, names in ((op, facts.reads[op]) for op in here):
         unchanged = of_kept - sum(facts.size[name] for name in kept & names)
         idle = of_travels - sum(facts.size[name] for name in travels & names)
         back = max(0, facts.need[op] + idle - facts.capacity)
@@ -66,3 +72,50 @@ def bound_of_period(graph: Json, device: Json) -> float:
         seconds = (back / facts.back if back else 0.0, out / facts.out if out else 0.0)
         best = max(best, max(seconds) if device.get("duplex") else sum(seconds))
     return best
+
+
+def _loads(
+    graph: Json, facts: Facts, shared: Sequence[int], travels: set[str], duplex: bool
+) -> list[list[tuple[float, float]]]:
+    """For each stream but that of the device: the seconds of each op there, beside those on the device.
+
+    On the host, an op reads copies of what was written on the device in this repetition, and what it changes comes back
+    for those that read it there. Tensors that several such ops share count for none.
+    """
+    ops = graph["ops"]
+    readers, writers = Counter[str](), Counter[str]()
+    for op in ops:
+        readers.update(set(op["reads"]) if op.get("host_time") is not None else ())
+        writers.update(op.get("updates", ()))
+    persistent = {tensor["name"] for tensor in graph["tensors"] if tensor["role"] == "persistent"}
+    out, back, host = list[tuple[float, float]](), list[tuple[float, float]](), list[tuple[float, float]]()
+    for number in shared:
+        op, seconds = ops[number], facts.time[number]
+        leaves = sum(facts.size[name] for name in set(op["reads"]) - persistent if readers[name] == 1)
+        comes = sum(facts.size[name] for name in set(op["updates"]) & travels if writers[name] == 1)
+        one = leaves / facts.out if leaves and facts.out else math.inf if leaves else 0.0
+        other = comes / facts.back if comes and facts.back else math.inf if comes else 0.0
+        out.append((seconds, one if duplex else one + other))
+        back.append((seconds, other if duplex else one + other))
+        host.append((seconds, float(op["host_time"])))
+    return [out, back, host]
+
+
+def _shared(known: float, loads: Sequence[tuple[float, float]]) -> float:
+    """The least of the larger load of two streams: `known` on the first, and of each op any share on either.
+
+    It is the largest, over a price per second of the second stream, of a sum of minima (linear programming duality).
+    """
+    finite = [(here, there) for here, there in loads if here > 0 and there < math.inf]
+    stays = known + math.fsum(here for here, there in loads if there == math.inf)
+    prices = sorted({0.0, *(here / (here + there) for here, there in finite)})
+
+    def bound(at: int) -> float:  # each is one; they increase up to the best
+        price = prices[at]
+        return math.fsum([(1 - price) * stays, *(min((1 - price) * here, price * there) for here, there in finite)])
+
+    low, high = 0, len(prices) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if bound(middle) < bound(middle + 1) else (low, middle)
+    return bound(low)

@@ -37,14 +37,17 @@ void keep_steps(StepList& list, const std::vector<StepId>& order) {
     }
 }
 
-// Removes the offloads of tensors that are never prefetched, from a list without addresses. The plan stays legal and
-// gets no slower: what waited waits for less. Offloads of results, which no op reads, stay: the host copy is what is
-// left of them. So do those of persistent tensors, whose copies are there at the border.
+// Removes the offloads of tensors that are never prefetched, nor read on the host, from a list without addresses. The
+// plan stays legal and gets no slower: what waited waits for less. Offloads of results, which no op reads, stay: the
+// host copy is what is left of them. So do those of persistent tensors, whose copies are there at the border.
 void drop_unused_offloads(const Graph& graph, StepList& list) {
     std::vector<std::uint8_t> fetched(graph.tensors().size());
     for (const Step& step : list.steps) {
         if (step.verb == Verb::prefetch) {
             fetched[at(step.id)] = 1;
+        }
+        for (const TensorId t : step.verb == Verb::update ? graph.op(step.id).reads : std::vector<TensorId>{}) {
+            fetched[at(t)] = 1;
         }
     }
     std::vector<StepId> kept = all_ids(list.steps.size());

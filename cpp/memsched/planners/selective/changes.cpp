@@ -9,12 +9,17 @@ namespace memsched {
 namespace {
 
 constexpr std::size_t few_gaps = 200; // up to here, classes change rather than prices
-constexpr std::uint64_t alike_every = 8, slack_every = 16;
+constexpr std::uint64_t alike_every = 8, slack_every = 16, hosts_every = 8;
 
 } // namespace
 
 Changes::Changes(const Graph& graph, const std::vector<Gap>& gaps, bool linked)
     : graph_(graph), gaps_(gaps), linked_(linked) {
+    for (OpId op = 0; linked && at(op) < graph.ops().size(); ++op) {
+        if (graph.op(op).host_time) {
+            hosts_.push_back(op);
+        }
+    }
     double sum = 0;
     for (std::size_t g = 0; g < gaps.size(); ++g) {
         if (!linked && !graph.repeatable(gaps[g].tensor)) {
@@ -65,7 +70,22 @@ void Changes::change_alike(Decisions& what, std::mt19937_64& random) const {
     }
 }
 
+// A range of the ops, or one alone, goes to the other place.
+void Changes::change_hosted(Decisions& what, std::mt19937_64& random) const {
+    what.hosted.resize(graph_.ops().size(), 0);
+    const std::size_t begin = random() % hosts_.size();
+    const std::size_t end = random() % 2 ? begin + 1 : begin + 1 + random() % (hosts_.size() - begin);
+    const std::uint8_t other = what.hosted[at(hosts_[begin])] ? 0 : 1;
+    for (std::size_t k = begin; k < end; ++k) {
+        what.hosted[at(hosts_[k])] = other;
+    }
+}
+
 void Changes::change(Decisions& what, std::mt19937_64& random) const {
+    if (!hosts_.empty() && random() % hosts_every == 0) {
+        change_hosted(what, random);
+        return;
+    }
     if (!alike_.empty() && random() % alike_every == 0) {
         change_alike(what, random);
         return;

@@ -19,6 +19,7 @@ struct Decisions {
     std::vector<float> weights; // see GapBuilder
     Eviction eviction;
     double slack = 0; // the share of the memory that the list does without: its fetches find room, and start earlier
+    std::vector<std::uint8_t> hosted; // by op, whether it runs on the host; empty: none does
 };
 
 class Changes {
@@ -29,7 +30,8 @@ class Changes {
     std::size_t count() const { return open_.size(); } // of the gaps whose classes may change
 
     // Prices: of all tensors a little, or of a few much more or less; or the classes of one or two gaps. Large tensors
-    // more often than small ones. Of whole steps with a link, also the classes of gaps in a row, or the slack.
+    // more often than small ones. Of whole steps with a link, also the classes of gaps in a row, the slack, or where
+    // ops run that may run on the host.
     void change(Decisions& what, std::mt19937_64& random) const;
 
   private:
@@ -39,10 +41,12 @@ class Changes {
     std::size_t pick(std::mt19937_64& random) const;
     MapClass other(std::size_t gap, MapClass now, std::mt19937_64& random) const;
     void change_alike(Decisions& what, std::mt19937_64& random) const;
+    void change_hosted(Decisions& what, std::mt19937_64& random) const;
 
     const Graph& graph_;
     const std::vector<Gap>& gaps_;
     bool linked_;
+    std::vector<OpId> hosts_; // with a link, ops that may run on the host
     std::vector<std::size_t> open_;
     std::vector<double> sums_;                       // of their bytes
     std::map<Kind, std::vector<std::size_t>> alike_; // of whole steps: open gaps by bytes and place, as of layers

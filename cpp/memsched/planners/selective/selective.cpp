@@ -25,6 +25,7 @@ constexpr std::int64_t finalist_moves = 200; // and their moves, at most, before
 constexpr double far = 0.01;                 // from the bound: the list of runs is annealed, too,
 constexpr int slacks = 10;
 constexpr int border_shares = 16;      // of the persistent tensors that are on the host at the border
+constexpr std::size_t host_shares = 8; // of the ops that may run on the host
 constexpr std::size_t mixed_ops = 300; // in all searches with algorithms at random, of which small graphs have many
 
 class Search {
@@ -39,15 +40,16 @@ class Search {
           progress_(progress), annealing_(fixed_.graph, simulator_, capacity_, linked_) {
         for (const Op& op : fixed_.graph.ops()) {
             total_ += op.choices[0].time;
+            least_ += op.host_time ? 0 : op.choices[0].time;
         }
-        least_ = total_;
+        hosted_ = too_large(fixed_.graph, capacity_);
     }
 
-    Seconds ask(const Classes& classes) { return ask(Decisions{classes, {}, eviction_}); }
+    Seconds ask(const Classes& classes) { return ask(Decisions{classes, {}, eviction_, 0, hosted_}); }
     Seconds ask(const Decisions& what) {
         ++evaluations_;
         const auto room = capacity_ - static_cast<Bytes>(what.slack * static_cast<double>(capacity_));
-        if (!builder_.build(what.classes, what.weights, what.eviction, room, list_)) {
+        if (!builder_.build(what.classes, what.weights, what.eviction, what.hosted, room, list_)) {
             return Simulator::illegal;
         }
         if (closed_) {
@@ -78,6 +80,7 @@ class Search {
         if (linked_ && fixed_.graph.persistent()) {
             from_border();
             from_slack();
+            from_hosts();
         }
     }
 
@@ -146,7 +149,7 @@ class Search {
     StepList steps() const { // of the original graph
         StepList list = fixed_.on_original(best_steps());
         for (Step& step : list.steps) {
-            step.id = step.verb == Verb::run && !order_.empty() ? order_[at(step.id)] : step.id;
+            step.id = names_op(step.verb) && !order_.empty() ? order_[at(step.id)] : step.id;
         }
         return list;
     }
@@ -162,7 +165,7 @@ class Search {
         Seconds least = Simulator::illegal;
         const auto try_eviction = [&](const Eviction& eviction) {
             if (!stopped()) {
-                const Seconds found = ask({all(MapClass::keep), {}, eviction});
+                const Seconds found = ask({all(MapClass::keep), {}, eviction, 0, hosted_});
                 if (found < least) {
                     least = found;
                     eviction_ = eviction;
@@ -191,7 +194,7 @@ class Search {
         const std::vector<std::size_t> gaps = longest_across_border(fixed_.graph, builder_.gaps());
         const double all_bytes = static_cast<double>(persistent_bytes(fixed_.graph)) / border_shares;
         for (const Eviction& way : {eviction_, Eviction{eviction_.roots, total_, false}}) {
-            Decisions what{all(MapClass::keep), {}, way};
+            Decisions what{all(MapClass::keep), {}, way, 0, hosted_};
             double away = 0;
             int shares = 0;
             for (const std::size_t g : gaps) {
@@ -202,6 +205,33 @@ class Search {
                     ask(what);
                 }
             }
+        }
+    }
+
+    // Ops on the host, up to a share of them, those first that may take longest; and then again what stays on the
+    // device.
+    void from_hosts() {
+        const std::vector<OpId> hosts = latest_on_host(fixed_.graph);
+        if (hosts.empty()) {
+            return;
+        }
+        const Decisions before = chosen_;
+        std::vector<std::uint8_t> some = hosted_;
+        std::size_t taken = 0;
+        for (std::size_t share = 1; share <= host_shares && !stopped(); ++share) {
+            some.resize(fixed_.graph.ops().size(), 0);
+            for (; taken * host_shares < share * hosts.size(); ++taken) {
+                some[at(hosts[taken])] = 1;
+            }
+            ask({all(MapClass::keep), {}, eviction_, 0, some});
+            if (!before.classes.empty()) {
+                ask({before.classes, before.weights, before.eviction, before.slack, some});
+            }
+        }
+        if (has_plan() && chosen_.hosted != hosted_) {
+            hosted_ = chosen_.hosted;
+            from_border();
+            from_slack();
         }
     }
 
@@ -282,6 +312,7 @@ class Search {
     const Progress& progress_;
     const Progress interrupts_{[this](double fraction) { return progress_.tick(fraction) && false; }};
     Eviction eviction_;
+    std::vector<std::uint8_t> hosted_; // ops on the host, unless the walk decides otherwise
     StepList list_, steps_;
     Decisions chosen_; // of the best plan
     Seconds best_ = Simulator::illegal;

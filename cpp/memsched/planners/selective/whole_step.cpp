@@ -29,19 +29,31 @@ std::optional<Graph> closed(const Graph& graph) {
     return Graph(std::move(data));
 }
 
-std::vector<std::size_t> longest_across_border(const Graph& graph, const std::vector<Gap>& gaps) {
-    std::vector<Seconds> begin{0},
-        first(graph.tensors().size(), -1); // of each op, and of the first that reads a tensor
-    for (const Op& op : graph.ops()) {
-        for (const TensorId t : op.reads) {
-            first[at(t)] = first[at(t)] < 0 ? begin.back() : first[at(t)];
+namespace {
+
+struct Clock {
+    explicit Clock(const Graph& graph) : first(graph.tensors().size(), -1) {
+        for (const Op& op : graph.ops()) {
+            for (const TensorId t : op.reads) {
+                first[at(t)] = first[at(t)] < 0 ? begin.back() : first[at(t)];
+            }
+            begin.push_back(begin.back() + op.choices[0].time);
         }
-        begin.push_back(begin.back() + op.choices[0].time);
     }
+    // From the end of an op to the first that reads the tensor in the next repetition, negative.
+    Seconds across(OpId op, TensorId tensor) const { return begin[at(op) + 1] - begin.back() - first[at(tensor)]; }
+
+    std::vector<Seconds> begin{0}, first; // of each op, and of the first that reads a tensor
+};
+
+} // namespace
+
+std::vector<std::size_t> longest_across_border(const Graph& graph, const std::vector<Gap>& gaps) {
+    const Clock clock(graph);
     std::vector<std::pair<Seconds, std::size_t>> found; // the time in between, negative
     for (std::size_t g = 0; g < gaps.size(); ++g) {
         if (graph.tensor(gaps[g].tensor).persistent() && at(gaps[g].to) >= graph.ops().size()) {
-            found.emplace_back(begin[at(gaps[g].from) + 1] - begin.back() - first[at(gaps[g].tensor)], g);
+            found.emplace_back(clock.across(gaps[g].from, gaps[g].tensor), g);
         }
     }
     std::ranges::sort(found);
@@ -50,6 +62,38 @@ std::vector<std::size_t> longest_across_border(const Graph& graph, const std::ve
         order.push_back(g);
     }
     return order;
+}
+
+std::vector<OpId> latest_on_host(const Graph& graph) {
+    const Clock clock(graph);
+    std::vector<std::pair<Seconds, OpId>> found;
+    for (OpId op = 0; at(op) < graph.ops().size(); ++op) {
+        if (graph.op(op).host_time) {
+            Seconds shortest = -never; // of all that it updates, negative
+            for (const TensorId t : graph.op(op).updates) {
+                shortest = std::max(shortest, clock.across(op, t));
+            }
+            found.emplace_back(shortest, op);
+        }
+    }
+    std::ranges::sort(found);
+    std::vector<OpId> order;
+    for (const auto& [seconds, op] : found) {
+        order.push_back(op);
+    }
+    return order;
+}
+
+std::vector<std::uint8_t> too_large(const Graph& graph, Bytes capacity) {
+    std::vector<std::uint8_t> found;
+    for (OpId id = 0; at(id) < graph.ops().size(); ++id) {
+        const Op& op = graph.op(id);
+        if (op.host_time && bytes_of(graph, op.reads) + run_bytes(graph, op, false) > capacity) {
+            found.resize(graph.ops().size(), 0);
+            found[at(id)] = 1;
+        }
+    }
+    return found;
 }
 
 } // namespace memsched

@@ -1,4 +1,5 @@
-// Of graphs with persistent tensors: how they are closed for the builder, and what may be on the host at the border.
+// Of graphs with persistent tensors: how they are closed for the builder, what may be on the host at the border, and
+// what may run there.
 #pragma once
 
 #include "memsched/build/gap_builder.h"
@@ -14,5 +15,12 @@ std::optional<Graph> closed(const Graph& graph);
 
 // The gaps across the border, by index, those that last longest first.
 std::vector<std::size_t> longest_across_border(const Graph& graph, const std::vector<Gap>& gaps);
+
+// The ops that may run on the host, those first that may end last: the time from the op to the first op that reads what
+// it updates.
+std::vector<OpId> latest_on_host(const Graph& graph);
+
+// By op, whether it may run on the host and does not fit into `capacity` bytes of the device; empty: none.
+std::vector<std::uint8_t> too_large(const Graph& graph, Bytes capacity);
 
 } // namespace memsched

@@ -1,10 +1,11 @@
-"""Pictures of plans: the three streams, and the memory below."""
+"""Pictures of plans: the streams, and the memory below."""
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
 from collections.abc import Mapping
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from memsched.show.plots.figure import (
     write_in,
 )
 from memsched.show.plots.palette import BUDGET, MEMORY, RESIDENT, STREAMS
-from memsched.show.trace import LANES, Interval, intervals
+from memsched.show.trace import LANES, LINKS, Interval, intervals
 from memsched.show.words import unit_of
 from memsched.support import checks
 from memsched.support.docstrings import picture
@@ -56,7 +57,7 @@ def _names(result: Result, bar: Interval) -> list[str]:
 
 
 def _lanes(bars: list[Interval]) -> Lanes:
-    """The lane of computation, and those with transfers."""
+    """The lane of computation, and the others with bars."""
     found, top = {}, 0.0
     for lane in range(len(LANES)):
         if lane == 0 or any(bar.lane == lane for bar in bars):
@@ -77,11 +78,11 @@ def _drawn(bar: Interval, points: float) -> tuple[float, float]:
 def _draw_lanes(axes: Axes, result: Result, bars: list[Interval], lanes: Lanes, factor: float, until: float) -> None:
     width = 72 * SIZE[0] * float(axes.get_position().width)
     points = width / until if until > 0 else 0.0
-    for kind, colour in STREAMS.items():
-        chosen = [bar for bar in bars if bar.kind == kind]
+    for (kind, colour), lane in product(STREAMS.items(), lanes):
+        chosen = [bar for bar in bars if (bar.kind, bar.lane) == (kind, lane)]
         if not chosen:
             continue
-        middle, height = lanes[chosen[0].lane]
+        middle, height = lanes[lane]
         spans = [_drawn(bar, points) for bar in chosen]
         axes.broken_barh(  # edges, or snapping to pixels, would make some bars higher than others
             [(factor * start, factor * (end - start)) for start, end in spans],
@@ -177,7 +178,7 @@ def _title(result: Result, lanes: Lanes) -> str:
         facts += [f"lower bound {format_seconds(result.lower_bound)}{same}", f"gap {format_percent(result.gap)}"]
     if result.optimal:
         facts.append("proven optimal")
-    missing = [lane for lane in range(1, len(LANES)) if lane not in lanes]
+    missing = [lane for lane in LINKS if lane not in lanes]
     if missing:
         facts.append("no transfers" + (f" from {LANES[missing[0]]}" if len(missing) == 1 else ""))
     rounds = count_rounds(result.schedule.rounds)
@@ -190,9 +191,9 @@ def _title(result: Result, lanes: Lanes) -> str:
 
 @picture
 def plot(result: Planned, path: str | os.PathLike[str] | None = None) -> Figure:
-    """Draw a result: the three streams and, on the same time axis, the memory in use.
+    """Draw a result: its streams and, on the same time axis, the memory in use.
 
-    Bars that have room are named, in a chain also by their stages. Streams without transfers are left out. Of a plan in
+    Bars that have room are named, in a chain also by their stages. Streams without steps are left out. Of a plan in
     rounds the first round is drawn, of one that is repeated without end one period. Needs matplotlib; does not touch
     pyplot's global state.
 

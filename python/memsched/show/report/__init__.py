@@ -47,7 +47,7 @@ def write_report(
 ) -> None:
     """Write one or several results as one HTML page that loads nothing from the network.
 
-    It shows what is proven about the plan, the three streams with the memory below, what happens to each tensor, the
+    It shows what is proven about the plan, the streams with the memory below, what happens to each tensor, the
     addresses if the plan has any, all planners on the same problem and the cost of less memory. Plans for the same
     problem are drawn to the same scale. Pictures can be zoomed, tables searched and sorted, and every figure carries
     its exact value. Needs jinja2.

@@ -20,12 +20,11 @@ Columns = dict[str, Any]
 
 
 def timeline(result: Result) -> Columns:
-    """One entry per run or transfer; of a plan in rounds, of the first round.
+    """One entry per run, transfer or update on the host; of a plan in rounds, of the first round.
 
-    step (index in the schedule), lane (0: compute, 1: device to host, 2: host to device), kind ("forward", "backward",
-    "loss", "update", "recompute", "offload" or "prefetch"), name, layer (of a chain, the name of the stage; None if it
-    has none),
-    start and end (seconds), bytes (None: a run).
+    step (index in the schedule), lane (0: compute, 1: device to host, 2: host to device, 3: host), kind ("forward",
+    "backward", "loss", "update", "recompute", "offload" or "prefetch"), name, layer (of a chain, the name of the stage;
+    None if it has none), start and end (seconds), bytes (None: of no transfer).
 
     Examples
     --------

@@ -39,7 +39,7 @@ function lastAtMost(values, x) {
 
 const LANE = 46; // pixels, of a stream of transfers
 const HALF = 1; // lanes, of the compute stream, which has room for names that are written upwards
-const LANES = [["compute", "compute"], ["device to host", "to host"], ["host to device", "to device"]];
+const LANES = [["compute", "compute"], ["device to host", "to host"], ["host to device", "to device"], ["host", "host"]];
 
 class Timeline extends Picture {
   constructor(div, result) {
@@ -47,7 +47,7 @@ class Timeline extends Picture {
     const { timeline, until, time_unit: [factor, unit] } = result.figures;
     Object.assign(this, { result, factor, unit, until, columns: timeline });
     this.kinds = STREAMS.filter(([kind]) => timeline.kind.includes(kind));
-    const used = [1, 2].filter((lane) => timeline.lane.includes(lane)); // a stream without steps has no lane
+    const used = [1, 2, 3].filter((lane) => timeline.lane.includes(lane)); // a stream without steps has no lane
     this.lanes = [0, ...used];
     this.middles = [0, ...used.map((_, at) => HALF + 0.5 + at)];
     const edge = (side) => timeline.lane.map((lane) => this.middles[this.lanes.indexOf(lane)] + side * (lane ? 0.38 : HALF - 0.09));

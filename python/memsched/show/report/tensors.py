@@ -107,7 +107,7 @@ class _Scan:
         elif "prefetch" in step:
             self.since[step["prefetch"]] = ("fetched", start)
             self.prefetched.setdefault(step["prefetch"], end)
-        else:
+        elif "free" in step:
             self._end_stay(step["free"], end)
             self.freed[step["free"]] = end
 

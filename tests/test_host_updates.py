@@ -1,0 +1,276 @@
+"""Updates that run on the host: rule E12, bounds, plans of `selective`, and what is shown of them."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog
+
+import memsched as ms
+from memsched.testing import random_repeated
+from oracles.steady import period
+from plans import device, graph, op, plan, tensor
+
+Json = dict[str, Any]
+LIST = "run F, run B, free a, free w, offload g, free g, update U, prefetch w"
+BORDER = {"w": "both", "m": "host"}
+
+
+def step_graph(host_time: float | None = 1.0, **changes: Any) -> Json:
+    """F reads w (4), writes a (2); B reads both, writes g (4); U reads w, m (8) and g, and updates w and m."""
+    roles = {"w": "persistent", "m": "persistent", "a": "activation", "g": "gradient"}
+    sizes = {"w": 4, "m": 8, "a": 2, "g": 4}
+    ops = [op("F", ["w"], ["a"], 1.0), op("B", ["w", "a"], ["g"], 2.0)]
+    host = {} if host_time is None else {"host_time": host_time}
+    ops.append(op("U", ["w", "m", "g"], [], 1.0, once=True, updates=["w", "m"], **host) | changes)
+    return graph([tensor(t, sizes[t], roles[t]) for t in sizes], ops)
+
+
+def layers(count: int, host_time: float | None) -> ms.Graph:
+    """Each layer has a parameter of 8 bytes and states of 16; its update takes a tenth of its forward."""
+    tensors, ops, last = [tensor("x0", 2, "input")], [], []
+    for k in range(count):
+        tensors += [tensor(f"p{k}", 8, "persistent"), tensor(f"m{k}", 16, "persistent")]
+        tensors += [tensor(f"x{k + 1}", 2), tensor(f"g{k}", 8, "gradient"), tensor(f"d{k}", 2, "gradient")]
+        ops.append(op(f"F{k}", [f"x{k}", f"p{k}"], [f"x{k + 1}"], 1.0))
+        host = {} if host_time is None else {"host_time": host_time}
+        reads = [f"x{k}", f"p{k}", *([f"d{k + 1}"] if k + 1 < count else [f"x{count}"])]
+        update = op(f"U{k}", [f"g{k}", f"p{k}", f"m{k}"], [], 0.1, phase="bwd", once=True, **host)
+        last[:0] = [op(f"B{k}", reads, [f"d{k}", f"g{k}"], 2.0, phase="bwd"), update | {"updates": [f"p{k}", f"m{k}"]}]
+    return ms.Graph.from_json(graph(tensors, [*ops, *last]))
+
+
+def steps_of(text: str) -> list[Json]:
+    return [dict([part.split()]) for part in text.split(", ")]
+
+
+def case(text: str, border: Json, machine: Json, document: Json) -> tuple[ms.Graph, ms.Schedule, ms.Device, Json]:
+    one = plan(steps_of(text), 20, border=border)
+    return ms.Graph.from_json(document), ms.Schedule.from_json(one), ms.Device.from_json(machine), one
+
+
+def run(text: str, border: Json, machine: Json | None = None, host_time: float = 1.0) -> ms.Timeline:
+    """Simulate steps separated by commas; the validator and the rules played literally agree."""
+    machine, document = machine or device(), step_graph(host_time)
+    problem, schedule, at, one = case(text, border, machine, document)
+    timeline, report = ms.simulate(problem, schedule, at), ms.validate(problem, schedule, at)
+    assert (report.makespan, report.peak_memory) == (timeline.makespan, timeline.peak_memory)
+    assert period(document, one, machine)[0] == timeline.makespan
+    return timeline
+
+
+def test_the_gradient_leaves_and_the_weight_comes_back() -> None:
+    """F and B (3 s), the gradient (0.5 s), U on the host (1 s) and the weight (0.5 s) are one circle."""
+    timeline = run(LIST, BORDER, device(d2h=8.0, h2d=8.0))
+    assert (timeline.makespan, timeline.idle) == (5.0, 2.0)
+    assert timeline.start.tolist() == [0.0, 1.0, 3.0, 3.0, 3.0, 3.5, 3.5, 4.5]
+    assert timeline.peak_memory == 10  # w, a and g: m is never there
+    assert (timeline.bytes_out, timeline.bytes_in) == (4, 4)
+
+
+def test_the_host_works_beside_the_device() -> None:
+    """U changes m alone, which the device never reads. The gradient (0.5 s) replaces one that U has read."""
+    text = "run F, run B, free a, offload g, free g, update U"
+    for seconds, makespan in ((2.5, 3.0), (3.0, 3.5)):
+        document = step_graph(seconds, updates=["m"])
+        problem, schedule, at, one = case(text, {"w": "both", "m": "host"}, device(d2h=8.0, h2d=8.0), document)
+        assert ms.simulate(problem, schedule, at).makespan == makespan
+        assert period(document, one, device(d2h=8.0, h2d=8.0))[0] == makespan
+
+
+def test_a_copy_that_is_read_or_written_is_not_changed() -> None:
+    """U waits for the prefetch of the old weight (8 s), which only the next F reads: both must not overlap."""
+    machine = device(d2h=8.0, h2d=0.5, duplex=True)
+    text = "prefetch w, run F, run B, free a, free w, offload g, free g, update U"
+    timeline = run(text, {"w": "host", "m": "host"}, machine)
+    assert timeline.makespan == 8 + 3 + 0.5 + 1
+    redundant = "run F, offload w, run B, free a, free w, offload g, free g, update U, prefetch w"
+    slow = run(redundant, BORDER, device(d2h=0.25, h2d=8.0, duplex=True))
+    assert slow.start[7] >= slow.end[1]  # the copy of w, which the host has already, is written until then
+
+
+def test_a_gradient_is_replaced_when_it_was_read() -> None:
+    timeline = run(LIST, BORDER, device(d2h=8.0, h2d=8.0), host_time=40.0)
+    assert timeline.makespan == 3 + 0.5 + 40 + 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "border", "match"),
+    [
+        (LIST.replace(", free w", ""), BORDER, "changes 'w', whose copy on the device would be stale"),
+        (LIST.replace("offload g, ", ""), BORDER, "reads 'g', which has no host copy, or a stale one"),
+        (LIST, {"w": "both"}, "reads 'm', which has no host copy"),
+        (LIST.replace("update U", "update U, update U"), BORDER, "may run only once"),
+        (LIST.replace("update U", "update B"), BORDER, "has no host_time"),
+        (LIST.replace("update U, ", ""), BORDER, "never runs"),
+        (LIST.replace("update U", "update m"), BORDER, "no op 'm'"),
+        ("run F, run B, free a, prefetch m, run U, update U", BORDER, "may run only once"),
+        (LIST + ", run F, free a", BORDER, "reads 'w' after 1 of its updates"),
+    ],
+)
+def test_what_is_refused(text: str, border: Json, match: str) -> None:
+    problem, schedule, at, _ = case(text, border, device(), step_graph())
+    with pytest.raises(ms.ScheduleError, match=match):
+        ms.simulate(problem, schedule, at)
+    with pytest.raises(ms.ScheduleError):
+        ms.validate(problem, schedule, at)
+
+
+def test_without_a_host_time_nothing_runs_there() -> None:
+    problem, schedule, at, _ = case(LIST, BORDER, device(), step_graph(None))
+    with pytest.raises(ms.ScheduleError, match="op 'U' has no host_time, so it cannot run on the host; run it"):
+        ms.simulate(problem, schedule, at)
+    with pytest.raises(ms.ScheduleError, match="no host_time; run it on the device"):
+        ms.validate(problem, schedule, at)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"updates": [], "once": False}, "updates nothing; only an op that does nothing but update"),
+        ({"host_time": -1.0}, "host_time"),
+        ({"host_time": "soon"}, "host_time"),
+        ({"host_time": float("inf")}, "host_time"),
+        ({"host_time": None}, "host_time"),
+    ],
+)
+def test_bad_host_times(change: Json, match: str) -> None:
+    document = step_graph()
+    document["ops"][2] |= change
+    with pytest.raises(ms.InvalidInputError, match=match):
+        ms.Graph.from_json(document)
+
+
+def test_only_updates_run_on_the_host() -> None:
+    document = step_graph()
+    document["ops"][0]["host_time"] = 1.0
+    with pytest.raises(ms.InvalidInputError, match="op 'F' has a host_time, but updates nothing"):
+        ms.Graph.from_json(document)
+
+
+def test_files_keep_them(tmp_path: Path) -> None:
+    problem = layers(3, 0.25)
+    again = ms.Graph.from_json(problem.to_json())
+    assert again == problem != layers(3, 0.5) != layers(3, None)
+    found = ms.selective(problem, ms.min_memory(problem), 16.0)
+    assert any("update" in step for step in found.schedule.steps)
+    found.save(path := tmp_path / "plan.json")
+    read = ms.Result.load(path)
+    assert read.schedule == found.schedule
+    assert ms.validate(read).proven
+
+
+def test_the_host_saves_memory_and_time() -> None:
+    """On the device an update holds 40 bytes; on the host the gradient and the weight alone travel."""
+    alone, both = layers(6, None), layers(6, 0.5)
+    assert ms.min_memory(both) < ms.min_memory(alone)
+    for memory, share in ((ms.min_memory(alone), 0.6), (60, 0.9), (100, 0.99)):
+        slow, fast = (ms.selective(one, memory, 16.0) for one in (alone, both))
+        assert fast.makespan < share * slow.makespan
+        assert ms.validate(fast).proven
+        assert fast.peak_memory <= memory
+    never = layers(6, 1e6)
+    assert ms.selective(never, 100, 16.0).makespan <= ms.selective(alone, 100, 16.0).makespan * 1.05
+
+
+def test_no_link_no_host() -> None:
+    problem = layers(3, 0.25)
+    peak = ms.peak_memory(problem)
+    assert not any("update" in step for step in ms.selective(problem, peak, 0).schedule.steps)
+    with pytest.raises(ms.InfeasibleError):
+        ms.selective(problem, ms.min_memory(problem), 0)
+    with pytest.raises(ms.InfeasibleError):
+        ms.selective(problem, device=ms.Device(ms.min_memory(problem), 16.0, host_memory=0))
+
+
+def least_share(problem: ms.Graph, machine: ms.Device) -> float:
+    """The bound on ops that may run on the host, as a linear program: a share of each op on the device."""
+    document = problem.to_json()
+    hosts = [one for one in document["ops"] if "host_time" in one]
+    rest = sum(one["choices"][0]["time"] for one in document["ops"] if "host_time" not in one)
+    size = {one["name"]: one["size"] for one in document["tensors"]}
+    best = rest
+    out = [size[one["reads"][0]] / machine.d2h for one in hosts]
+    back = [size[one["updates"][0]] / machine.h2d for one in hosts]
+    links = [out, back] if machine.duplex else [[one + other for one, other in zip(out, back, strict=True)]]
+    for costs in [*links, [one["host_time"] for one in hosts]]:
+        times = [one["choices"][0]["time"] for one in hosts]
+        # Variables: the period, and the share of each op on the device.
+        rows = np.array([[-1.0, *times], [-1.0, *(-cost for cost in costs)]])
+        limits = [-rest, -sum(costs)]
+        solved = linprog([1.0, *[0.0] * len(hosts)], rows, limits, bounds=[(0, None), *[(0, 1)] * len(hosts)])
+        best = max(best, solved.fun)
+    return best
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_bound_is_that_of_a_linear_program(seed: int) -> None:
+    numbers = np.random.default_rng(seed)
+    document = layers(4, 1.0).to_json()
+    for one in document["ops"]:
+        if "host_time" in one:
+            one["host_time"] = float(numbers.integers(0, 9)) / 4
+            one["choices"][0]["time"] = float(numbers.integers(0, 20)) / 4
+    for one in document["tensors"]:
+        one["size"] = int(numbers.integers(0, 9))
+    problem = ms.Graph.from_json(document)
+    rate = float(numbers.integers(1, 9))
+    machine = ms.Device(10**6, d2h=rate, h2d=float(numbers.integers(1, 9)), duplex=bool(numbers.integers(2)))
+    assert ms.bounds(problem, device=machine).compute == pytest.approx(least_share(problem, machine), rel=1e-9)
+
+
+def test_the_bound_allows_any_place() -> None:
+    """All fits, so the device alone needs the sum of the times; the host takes a share, as far as it has time."""
+    machine = ms.Device(1000, 1e9, duplex=True)
+    assert ms.bounds(layers(4, None), device=machine).compute == pytest.approx(12.4)
+    assert ms.bounds(layers(4, 3.0), device=machine).compute == pytest.approx(12.0)
+    share = 12.4 / 100.1  # of an op of 0.1 s on the device and 100 s on the host
+    assert ms.bounds(layers(4, 100.0), device=machine).compute == pytest.approx(12.4 - 0.1 * share)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(0, marks=pytest.mark.slow),
+        *(pytest.param(k, marks=pytest.mark.exhaustive) for k in range(300, 6000, 300)),
+    ],
+)
+def test_the_host_is_used_where_random_lists_do(first: int) -> None:
+    """Plans of random problems with a host are valid, with the bound that the validator derives, and no slower."""
+    hosts = 0
+    for seed in range(first, first + 300):
+        problem, schedule, machine = random_repeated(seed)
+        fields = {key: getattr(machine, key) for key in ("d2h", "h2d", "duplex", "latency", "host_memory")}
+        found = ms.selective(problem, device=ms.Device(min(schedule.budget, machine.memory), **fields), moves=50)
+        report = ms.validate(found)
+        assert report.makespan == found.makespan <= ms.simulate(problem, schedule, machine).makespan * (1 + 1e-9), seed
+        assert report.lower_bound == pytest.approx(found.lower_bound), seed
+        hosts += any("update" in step for step in found.schedule.steps)
+    assert hosts > 30
+
+
+def test_pictures_and_tables_have_a_lane_for_the_host(tmp_path: Path) -> None:
+    problem = layers(4, 0.5)
+    found = ms.selective(problem, 60, 16.0)
+    figure = ms.plot(found)
+    assert "host" in [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    lanes = {event["args"]["name"] for event in ms.trace(found)["traceEvents"] if event["name"] == "thread_name"}
+    assert lanes == {"compute", "device to host", "host to device", "host"}
+    assert "update" in set(found.to_pandas()["kind"])
+    assert " update" in str(found.schedule)
+    ms.write_report(found, tmp_path / "plan.html")
+    alone = ms.selective(layers(4, None), 60, 16.0)
+    assert "host" not in [label.get_text() for label in ms.plot(alone).axes[0].get_yticklabels()]
+
+
+def test_fractions_of_the_period() -> None:
+    """Times that are no binary fractions are played exactly by the oracle."""
+    machine, document = device(d2h=3.0, h2d=7.0, duplex=True), step_graph(0.3)
+    problem, schedule, at, one = case(LIST, BORDER, machine, document)
+    exact = period(document, one, machine)[0]
+    assert exact == 3 + Fraction(4, 3) + Fraction(0.3) + Fraction(4, 7)
+    assert ms.simulate(problem, schedule, at).makespan == pytest.approx(float(exact), rel=1e-12)
