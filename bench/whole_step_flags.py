@@ -1,4 +1,4 @@
-"""Plans of a whole training step as flags make them: sixteen combinations of four switches, each a list of steps."""
+"""Plans of a whole training step as flags make them: combinations of switches, each a list of steps."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ class Flags:
     offload: bool  # activations that the backward reads are on the host between
     states: bool  # states of the optimiser are on the host but for their update
     early: bool  # each update as soon as its gradient is there, and not after the backward
+    host: bool = False  # all updates run on the host, as soon as their gradients are there
 
     def __str__(self) -> str:
-        names = [name for name in ("checkpoint", "offload", "states", "early") if getattr(self, name)]
+        names = [name for name in ("checkpoint", "offload", "states", "early", "host") if getattr(self, name)]
         return " + ".join(names) or "plain"
 
 
@@ -33,6 +34,11 @@ ALL = tuple(
     Flags(checkpoint=one, offload=two, states=three, early=four)
     for one, two, three, four in itertools.product((False, True), repeat=4)
 )
+HOST = tuple(
+    Flags(checkpoint=one, offload=two, states=False, early=False, host=True)
+    for one, two in itertools.product((False, True), repeat=2)
+)
+"""Further ones, for graphs whose updates may run on the host."""
 
 
 def block_of(name: str) -> str:
@@ -50,7 +56,8 @@ class _Writer:
         self.size = {tensor["name"]: tensor["size"] for tensor in graph.tensors}
         self.role = {tensor["name"]: tensor["role"] for tensor in graph.tensors}
         self.writer = {t: op["name"] for op in graph.ops for t in op["writes"]}
-        self.order = self._early() if flags.early else list(self.ops)
+        self.there = [name for name, op in self.ops.items() if flags.host and "host_time" in op]
+        self.order = [name for name in (self._early() if flags.early else self.ops) if name not in self.there]
         self.runs = self._with_recomputation() if flags.checkpoint else list(self.order)
         self.away = self._away()
 
@@ -116,6 +123,7 @@ class _Writer:
     def _away(self) -> set[str]:
         """Tensors that travel."""
         away = {t for t in self.size if self.flags.states and self.role[t] == "persistent" and t.startswith("state")}
+        away |= {t for name in self.there for t in self.ops[name]["updates"]}
         if self.flags.offload:
             made = {t for t, op in self.writer.items() if self.ops[op]["phase"] == "fwd" and self.size[t] >= SMALL}
             away |= made & {t for op in self.ops.values() if op["phase"] != "fwd" for t in op["reads"]}
@@ -129,13 +137,16 @@ class _Writer:
                 touches.setdefault(tensor, []).append(k)
         after: list[list[dict[str, Any]]] = [[] for _ in self.runs]
         before: list[list[dict[str, Any]]] = [[] for _ in self.runs]
+        changed = {t for name in self.there for t in self.ops[name]["updates"]}
+        read = {t for name in self.there for t in self.ops[name]["reads"]}  # on the host
         backward = (k for k, name in enumerate(self.runs) if self.ops[name]["phase"] != "fwd")
         first_backward = next(k for k in backward if self.ops[self.runs[k]]["kind"] != "optimizer")
         for tensor, at in touches.items():
             if self.role[tensor] == "persistent":
                 if tensor in self.away:
                     before[max(0, at[0] - self.ahead)].append({"prefetch": tensor})
-                    after[at[-1]] += [{"offload": tensor}, {"free": tensor}]
+                    after[at[-1]] += [] if tensor in changed else [{"offload": tensor}]
+                    after[at[-1]].append({"free": tensor})
                 continue
             if tensor not in self.writer:
                 continue
@@ -147,7 +158,11 @@ class _Writer:
                 if tensor in self.away and back and forth and len(writes) == 1 and back[0] > forth[-1] + self.ahead:
                     after[forth[-1]] += [{"offload": tensor}, {"free": tensor}]
                     before[max(forth[-1] + 1, back[0] - self.ahead)].append({"prefetch": tensor})
+                after[stay[-1]] += [{"offload": tensor}] if tensor in read and stay[-1] == at[-1] else []
                 after[stay[-1]].append({"free": tensor})
+        for name in self.there:  # in the order of the graph, so that what one of them writes is there
+            at = max((touches[t][-1] for t in self.ops[name]["reads"] if t in touches), default=0)
+            after[at].append({"update": name})
         for k, name in enumerate(self.runs):
             yield from before[k]
             yield {"run": name}
@@ -178,8 +193,8 @@ class _Writer:
 def schedules(graph: ms.Graph) -> list[tuple[str, int, ms.Schedule]]:
     """By combination and distance of the fetches: its name, the bytes that it needs, and its schedule."""
     found = []
-    for flags in ALL:
-        for ahead in AHEAD if flags.offload or flags.states else AHEAD[:1]:
+    for flags in (*ALL, *(HOST if any("host_time" in op for op in graph.ops) else ())):
+        for ahead in AHEAD if flags.offload or flags.states or flags.host else AHEAD[:1]:
             writer = _Writer(graph, flags, ahead)
             steps = list(writer.steps())
             peak = writer.peak(steps, graph.resident)

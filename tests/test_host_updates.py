@@ -44,6 +44,20 @@ def layers(count: int, host_time: float | None) -> ms.Graph:
     return ms.Graph.from_json(graph(tensors, [*ops, *last]))
 
 
+def counted(count: int) -> ms.Graph:
+    """`layers` as they are captured: each update writes that it is over and waits for a counter, the end for all."""
+    document = layers(count, None).to_json()
+    updates = [one for one in document["ops"] if one.get("updates")]
+    for k, one in enumerate(updates):
+        document["tensors"] += [tensor(f"n{k}", 1, "persistent"), tensor(f"c{k}", 0), tensor(f"u{k}", 0)]
+        counter = op(f"C{k}", [f"n{k}"], [f"c{k}"], 0.0, phase="bwd", once=True, updates=[f"n{k}"])
+        one["reads"] += [f"c{k}", f"n{k}"]
+        one["writes"] = [f"u{k}"]
+        document["ops"].insert(document["ops"].index(one), counter)
+    document["ops"].append(op("end", [f"u{k}" for k in range(count)], [], 0.0, phase="bwd"))
+    return ms.Graph.from_json(document)
+
+
 def steps_of(text: str) -> list[Json]:
     return [dict([part.split()]) for part in text.split(", ")]
 
@@ -175,6 +189,48 @@ def test_the_host_saves_memory_and_time() -> None:
         assert fast.peak_memory <= memory
     never = layers(6, 1e6)
     assert ms.selective(never, 100, 16.0).makespan <= ms.selective(alone, 100, 16.0).makespan * 1.05
+
+
+def test_the_time_to_read_and_write_on_the_host() -> None:
+    problem = ms.with_host_updates(layers(2, None), "64 B/s")
+    # p (8), m (16) and g (8) are read, p and m are written: 56 bytes.
+    assert [one.get("host_time") for one in problem.ops if one.get("updates")] == [0.875, 0.875]
+    assert ms.with_host_updates(problem, "inf").ops[-1]["host_time"] == 0
+    for wrong, match in ((0, "more than 0"), (-1, "memory_bandwidth"), ("fast", "memory_bandwidth")):
+        with pytest.raises(ms.InvalidInputError, match=match):
+            ms.with_host_updates(problem, wrong)
+    with pytest.raises(ms.InvalidInputError, match=r"no op of .* does nothing but update"):
+        ms.with_host_updates(ms.profiles.load_graph("vit-224-b64-f32"), 1e11)
+    with pytest.raises(ms.InvalidInputError, match="graph"):
+        ms.with_host_updates("vit-224-b64-f32", 1e11)
+
+
+def test_the_next_step_does_not_wait_for_all_updates() -> None:
+    """The end of a step reads what updates write to tell that they are over; on the device it would wait for them."""
+    problem = ms.with_host_updates(counted(6), "inf")
+    assert all("u" not in name for one in problem.ops for name in (*one["reads"], *one["writes"]))
+    assert not any(one["writes"] for one in problem.ops if one.get("updates"))
+    assert [one["name"] for one in problem.ops] == [one["name"] for one in counted(6).ops]
+    assert sum("host_time" in one for one in problem.ops) == 12
+    memory = ms.min_memory(counted(6))
+    found = ms.selective(problem, memory, 16.0)
+    assert ms.validate(found).proven
+    assert found.makespan < 0.7 * ms.selective(counted(6), memory, 16.0).makespan
+
+
+def test_what_orders_something_stays() -> None:
+    """An op on the device that reads nothing that an update changes waits for it, with a tensor without bytes."""
+    document = counted(3).to_json()
+    document["tensors"].append(tensor("told", 1))
+    document["ops"][-1] |= {"writes": ["told"], "reads": ["u0", "u1", "u2"]}
+    problem = ms.with_host_updates(ms.Graph.from_json(document), "20 B/s")
+    assert problem.ops[-1]["reads"] == ["u0", "u1", "u2"]
+    found = ms.selective(problem, 60, 16.0)
+    steps = [step for step in found.schedule.steps if "update" in step or step.get("prefetch") in ("u0", "u1", "u2")]
+    assert {next(iter(step)) for step in steps} == {"update", "prefetch"}
+    assert ms.validate(found).proven
+    exact = period(problem.to_json(), found.schedule.to_json(), found.device.to_json())[0]
+    assert exact is None or float(exact) == pytest.approx(found.makespan)
 
 
 def test_no_link_no_host() -> None:

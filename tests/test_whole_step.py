@@ -294,7 +294,7 @@ def peak_of_order(problem: ms.Graph, names: tuple[str, ...]) -> float:
 @pytest.mark.parametrize("seed", range(12))
 def test_order_is_the_best_of_all_that_keep_reads_and_updates(seed: int) -> None:
     problem = random_repeated(seed, max_layers=2)[0]
-    assert len(problem.ops) <= 8
+    assert len(problem.ops) <= 12
     found = ms.order(problem)
     assert found.optimal
     assert peak_of_order(problem, found.order) == found.peak_memory

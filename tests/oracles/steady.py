@@ -117,16 +117,17 @@ class Endless:
         """E12: on the host."""
         op = self.ops[name]
         self.need("host_time" in op and name not in runs)
-        self.need(all(t in self.away for t in op["reads"]) and not any(t in self.here for t in op["updates"]))
+        changed = [*op["updates"], *op["writes"]]
+        self.need(all(t in self.away for t in op["reads"]) and not any(t in self.here for t in changed))
         self.in_order(name, runs)
         starts += [self.away[t].ready for t in op["reads"]]
-        for t in op["updates"]:
+        for t in changed:
             starts += self.read_there[t] + self.sent[t]
         start = max(*starts, self.stream.get("host", ZERO))
         end = start + Fraction(op["host_time"])
         for t in op["reads"]:
             self.read_there[t].append(end)
-        for t in op["updates"]:
+        for t in changed:
             self.away[t] = Copy(end)
         runs[name] = 1
         self.stream["host"] = end
@@ -231,7 +232,7 @@ def lists(graph: Json, border: dict[str, str]) -> Iterator[list[Json]]:
                 after = (device | set(op["writes"]), host - set(op.get("updates", [])))
                 yield from go([*steps, {"run": name}], ran | {name}, *after)
             if "host_time" in ops[name] and ready(name, ran, host) and not device & set(ops[name]["updates"]):
-                yield from go([*steps, {"update": name}], ran | {name}, device, host)
+                yield from go([*steps, {"update": name}], ran | {name}, device, host | set(ops[name]["writes"]))
         for t in sorted(device):
             used = any(t in ops[one]["reads"] for one in listed if one not in ran)
             read_there = any(t in ops[one]["reads"] for one in listed if one not in ran and "host_time" in ops[one])

@@ -100,7 +100,8 @@ class Lists:
                     )
                     yield from self.freed(new, {*op["reads"], *op["writes"]})
             if self.may_update(name, state):
-                yield state._replace(steps=(*state.steps, ("update", name)), ran=(*state.ran, name))
+                host = state.host | set(op["writes"])
+                yield state._replace(steps=(*state.steps, ("update", name)), ran=(*state.ran, name), host=host)
         last = next((step for step in reversed(state.steps) if step[0] != "free"), ("run", ""))
         used = (
             set(self.ops[last[1]]["reads"]) | set(self.ops[last[1]]["writes"])

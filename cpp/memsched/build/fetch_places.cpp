@@ -53,8 +53,11 @@ void FetchPlaces::attribute(Outline& outline, std::optional<Bytes> at_start) {
             outline.usage.push_back(live + workspace(op, 0, event.skip));
             outline.runs.push_back(event.id);
         } else if (event.what == PlanEvent::update) {
-            for (const TensorId t : graph_.op(event.id).updates) {
-                freed_[at(t)] = position; // what is fetched before is stale
+            const Op& op = graph_.op(event.id);
+            for (const auto* changed : {&op.updates, &op.writes}) {
+                for (const TensorId t : *changed) {
+                    freed_[at(t)] = position; // what is fetched before is stale
+                }
             }
         } else if (event.what == PlanEvent::fetch) {
             waiting_[at(event.id)] = ++asked;

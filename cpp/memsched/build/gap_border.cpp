@@ -77,6 +77,10 @@ bool GapBuilder::update_on_host(OpId id) {
         }
         state(t).changed_there = true;
     }
+    for (const TensorId t : op.writes) { // without bytes
+        state(t).on_host = true;
+        wanted_.set(t, true);
+    }
     outline_.events.push_back({PlanEvent::update, id});
     return true;
 }

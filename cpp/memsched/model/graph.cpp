@@ -111,10 +111,16 @@ void check_updates(const GraphData& g, const Op& op) {
     if (!op.host_time) {
         return;
     }
-    if (op.updates.empty() || !op.writes.empty()) {
-        fail("op '" + op.name + "' has a host_time, but " +
-             (op.updates.empty() ? "updates nothing" : "writes '" + g.tensors[at(op.writes[0])].name + "'") +
-             "; only an op that does nothing but update persistent tensors may run on the host");
+    if (op.updates.empty()) {
+        fail("op '" + op.name + "' has a host_time, but updates nothing; only an op that does nothing but update " +
+             "persistent tensors may run on the host");
+    }
+    for (const TensorId t : op.writes) {
+        if (g.tensors[at(t)].bytes > 0) {
+            fail("op '" + op.name + "' has a host_time, but writes '" + g.tensors[at(t)].name + "' of " +
+                 std::to_string(g.tensors[at(t)].bytes) + " bytes; only an op that does nothing but update " +
+                 "persistent tensors may run on the host");
+        }
     }
     if (!std::isfinite(*op.host_time) || *op.host_time < 0) {
         fail("op '" + op.name + "': host_time is " + show(*op.host_time) +

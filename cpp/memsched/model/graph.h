@@ -66,7 +66,7 @@ struct GraphData {
 
 // Invariants: names unique; sources have no writer, all others exactly one; every read is of a source or of a tensor
 // written by an earlier op; tape within writes; updates within reads, of persistent tensors, by ops that run once;
-// what may run on the host has updates, and no writes; each op has a choice; sums up to exact_bytes.
+// what may run on the host has updates, and no writes with bytes; each op has a choice; sums up to exact_bytes.
 class Graph {
   public:
     // Throws Stopped when told to stop.

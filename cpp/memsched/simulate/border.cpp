@@ -84,6 +84,9 @@ bool Simulator::update_on_host(OpId id, Seconds& start) {
         state.host = stream_free_[3];
         ++state.version;
     }
+    for (const TensorId t : op.writes) { // without bytes
+        tensors_[at(t)].host = stream_free_[3];
+    }
     ran_[at(id)] = 1;
     return true;
 }

@@ -161,11 +161,14 @@ class RepetitionScan {
             wait_for(tensors_[at(t)].host);
             tensors_[at(t)].used = now_;
         }
-        for (const TensorId t : op.updates) {
-            TensorState& state = tensors_[at(t)];
-            wait_for(state.fetched); // what it reads must not change,
-            wait_for(state.sent);    // nor what this writes be overwritten
-            state.host = now_;
+        for (const auto* changed : {&op.updates, &op.writes}) {
+            for (const TensorId t : *changed) {
+                TensorState& state = tensors_[at(t)];
+                wait_for(state.fetched); // what it reads must not change,
+                wait_for(state.sent);    // nor what this writes be overwritten
+                state.host = now_;
+                state.on_host = true;
+            }
         }
         current_.time = *op.host_time;
     }

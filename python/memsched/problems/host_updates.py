@@ -8,6 +8,7 @@ from memsched._core import Graph
 from memsched.errors import InvalidInputError, shown
 from memsched.support import checks, quantities
 from memsched.support.arguments import public
+from memsched.support.documents import Document
 from memsched.support.types import Quantity
 
 
@@ -17,6 +18,7 @@ def with_host_updates(graph: Graph, memory_bandwidth: Quantity) -> Graph:
 
     An update that runs there reads and writes copies on the host: the gradient travels to it and the parameter back,
     and states of the optimiser never travel. `selective` chooses the place of each update (docs/schedule.md, E12).
+    Tensors without bytes that only tell that an update is over are dropped where they order nothing.
 
     Parameters
     ----------
@@ -51,7 +53,7 @@ def with_host_updates(graph: Graph, memory_bandwidth: Quantity) -> Graph:
         )
     document = graph.to_json()
     size = {tensor["name"]: tensor["size"] for tensor in document["tensors"]}
-    updates = [op for op in document["ops"] if op.get("updates") and not op["writes"]]
+    updates = [op for op in document["ops"] if op.get("updates") and not any(size[name] for name in op["writes"])]
     if not updates:
         raise InvalidInputError(
             f"no op of '{graph.name}' does nothing but update persistent tensors; capture the step with its optimizer, "
@@ -60,4 +62,23 @@ def with_host_updates(graph: Graph, memory_bandwidth: Quantity) -> Graph:
     for op in updates:
         moved = sum(size[name] for name in (*op["reads"], *op["updates"]))
         op["host_time"] = 0.0 if math.isinf(rate) else moved / rate
+    _free_of_order(document, updates)
     return Graph.from_json(document)
+
+
+def _free_of_order(document: Document, updates: list[Document]) -> None:
+    """Drop what updates write to tell that they are over, for those readers for which that says nothing.
+
+    Of these, one reads what the update changes, and so keeps its place; another computes nothing, as the end of a step.
+    On the device, it would wait for all updates on the host, and so would the next step.
+    """
+    changes = {name: set(op["updates"]) for op in updates for name in op["writes"]}
+    for op in document["ops"]:
+        idle = not (op["writes"] or op.get("updates") or any(choice["time"] for choice in op["choices"]))
+        op["reads"] = [
+            name for name in op["reads"] if name not in changes or not (idle or changes[name] & set(op["reads"]))
+        ]
+    told = changes.keys() - {name for op in document["ops"] for name in op["reads"]}
+    for op in updates:
+        op["writes"] = [name for name in op["writes"] if name not in told]
+    document["tensors"] = [tensor for tensor in document["tensors"] if tensor["name"] not in told]

@@ -94,8 +94,8 @@ def _training_step(below: _Below, layers: int, max_bytes: int) -> Graph:
     ops: list[dict[str, Any]] = []
     last: list[dict[str, Any]] = []  # updates that wait for all gradients
 
-    def tensor(name: str, role: str) -> str:
-        tensors.append({"name": name, "size": below(max_bytes + 1), "role": role})
+    def tensor(name: str, role: str, most: int = max_bytes) -> str:
+        tensors.append({"name": name, "size": below(most + 1), "role": role})
         return name
 
     def op(name: str, phase: str, reads: list[str], writes: list[str], **more: Any) -> dict[str, Any]:
@@ -113,9 +113,15 @@ def _training_step(below: _Below, layers: int, max_bytes: int) -> Graph:
         for number in range((0, 1, 1, 1, 2)[below(5)]):
             states = [tensor(f"s{k}.{number}", "persistent")] if below(3) else []
             updates = states if states and not below(4) else [f"p{k}", *states]
-            update = op(f"U{k}.{number}", "bwd", [f"g{k}", f"p{k}", *states], [], once=True, updates=updates)
+            at = last if below(2) else ops
+            done = []  # without bytes: what tells that the steps were counted
+            if not below(4):
+                done, count = [tensor(f"done{k}.{number}", "activation", 0)], tensor(f"n{k}.{number}", "persistent")
+                at.append(op(f"N{k}.{number}", "bwd", [count], done, once=True, updates=[count]))
+                at[-1] |= {"host_time": below(9) / 4} if below(2) else {}
+            update = op(f"U{k}.{number}", "bwd", [f"g{k}", f"p{k}", *states, *done], [], once=True, updates=updates)
             update |= {"host_time": below(9) / 4} if below(2) else {}
-            (last if below(2) else ops).append(update)
+            at.append(update)
     return Graph(tensors, [*ops, *last], name="step", resident=below(2) * below(max_bytes))
 
 
@@ -214,6 +220,7 @@ class _ListWriter:
             if tensor in self.device:
                 self.move("free", tensor)
         self.steps.append({"update": name})
+        self.host |= set(op["writes"])
         self.has_run(name)
 
     def random_steps(self) -> None:

@@ -269,12 +269,12 @@ class Replay:
                 self.check_version(name, tensor)
             step.waits += (self.on_host[tensor],) if self.on_host[tensor] != AT_TIME_0 else ()
             self.used[tensor] = index
-        for tensor in op["updates"]:
+        for tensor in (*op["updates"], *op["writes"]):
             if tensor in self.on_device:
                 self.fail(f"it changes {tensor!r}, whose copy on the device would be stale; free that before.")
             step.waits += (others[tensor] for others in (self.fetched, self.sent) if tensor in others)
             self.on_host[tensor] = index
-            self.updates[tensor] += 1
+        self.updates.update({tensor: self.updates[tensor] + 1 for tensor in op["updates"]})
         step.stream, step.seconds = "host", float(op["host_time"])
         self.runs.setdefault(name, []).append(index)
 

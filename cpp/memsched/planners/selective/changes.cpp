@@ -1,5 +1,6 @@
 #include "memsched/planners/selective/changes.h"
 
+#include "memsched/planners/selective/whole_step.h"
 #include "memsched/support/mix.h"
 
 #include <algorithm>
@@ -15,10 +16,8 @@ constexpr std::uint64_t alike_every = 8, slack_every = 16, hosts_every = 8;
 
 Changes::Changes(const Graph& graph, const std::vector<Gap>& gaps, bool linked)
     : graph_(graph), gaps_(gaps), linked_(linked) {
-    for (OpId op = 0; linked && at(op) < graph.ops().size(); ++op) {
-        if (graph.op(op).host_time) {
-            hosts_.push_back(op);
-        }
+    if (linked && graph.persistent()) {
+        hosts_ = latest_on_host(graph);
     }
     double sum = 0;
     for (std::size_t g = 0; g < gaps.size(); ++g) {
@@ -75,9 +74,11 @@ void Changes::change_hosted(Decisions& what, std::mt19937_64& random) const {
     what.hosted.resize(graph_.ops().size(), 0);
     const std::size_t begin = random() % hosts_.size();
     const std::size_t end = random() % 2 ? begin + 1 : begin + 1 + random() % (hosts_.size() - begin);
-    const std::uint8_t other = what.hosted[at(hosts_[begin])] ? 0 : 1;
+    const std::uint8_t other = what.hosted[at(hosts_[begin].back())] ? 0 : 1;
     for (std::size_t k = begin; k < end; ++k) {
-        what.hosted[at(hosts_[k])] = other;
+        for (const OpId op : hosts_[k]) {
+            what.hosted[at(op)] = other;
+        }
     }
 }
 

@@ -46,7 +46,7 @@ class Changes {
     const Graph& graph_;
     const std::vector<Gap>& gaps_;
     bool linked_;
-    std::vector<OpId> hosts_; // with a link, ops that may run on the host
+    std::vector<std::vector<OpId>> hosts_; // with a link, ops that may run on the host, those together that go together
     std::vector<std::size_t> open_;
     std::vector<double> sums_;                       // of their bytes
     std::map<Kind, std::vector<std::size_t>> alike_; // of whole steps: open gaps by bytes and place, as of layers

@@ -211,7 +211,7 @@ class Search {
     // Ops on the host, up to a share of them, those first that may take longest; and then again what stays on the
     // device.
     void from_hosts() {
-        const std::vector<OpId> hosts = latest_on_host(fixed_.graph);
+        const std::vector<std::vector<OpId>> hosts = latest_on_host(fixed_.graph);
         if (hosts.empty()) {
             return;
         }
@@ -221,7 +221,9 @@ class Search {
         for (std::size_t share = 1; share <= host_shares && !stopped(); ++share) {
             some.resize(fixed_.graph.ops().size(), 0);
             for (; taken * host_shares < share * hosts.size(); ++taken) {
-                some[at(hosts[taken])] = 1;
+                for (const OpId op : hosts[taken]) {
+                    some[at(op)] = 1;
+                }
             }
             ask({all(MapClass::keep), {}, eviction_, 0, some});
             if (!before.classes.empty()) {

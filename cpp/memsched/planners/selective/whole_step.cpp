@@ -46,42 +46,61 @@ struct Clock {
     std::vector<Seconds> begin{0}, first; // of each op, and of the first that reads a tensor
 };
 
+// The indices in ascending order of their values, the first of equal ones first.
+std::vector<std::int32_t> ordered_by(const std::vector<Seconds>& values) {
+    std::vector<std::int32_t> order = all_ids(values.size());
+    std::ranges::stable_sort(order, {}, [&](std::int32_t k) { return values[at(k)]; });
+    return order;
+}
+
 } // namespace
 
 std::vector<std::size_t> longest_across_border(const Graph& graph, const std::vector<Gap>& gaps) {
     const Clock clock(graph);
-    std::vector<std::pair<Seconds, std::size_t>> found; // the time in between, negative
+    std::vector<std::size_t> across;
+    std::vector<Seconds> between; // the time, negative
     for (std::size_t g = 0; g < gaps.size(); ++g) {
         if (graph.tensor(gaps[g].tensor).persistent() && at(gaps[g].to) >= graph.ops().size()) {
-            found.emplace_back(clock.across(gaps[g].from, gaps[g].tensor), g);
+            across.push_back(g);
+            between.push_back(clock.across(gaps[g].from, gaps[g].tensor));
         }
     }
-    std::ranges::sort(found);
     std::vector<std::size_t> order;
-    for (const auto& [seconds, g] : found) {
-        order.push_back(g);
+    for (const std::int32_t k : ordered_by(between)) {
+        order.push_back(across[at(k)]);
     }
     return order;
 }
 
-std::vector<OpId> latest_on_host(const Graph& graph) {
+std::vector<std::vector<OpId>> latest_on_host(const Graph& graph) {
     const Clock clock(graph);
-    std::vector<std::pair<Seconds, OpId>> found;
+    std::vector<std::vector<OpId>> groups;
+    std::vector<Seconds> shortest;                            // of all that a group updates, negative
+    std::vector<std::size_t> group_of(graph.ops().size(), 0); // of those that may run there
     for (OpId op = 0; at(op) < graph.ops().size(); ++op) {
-        if (graph.op(op).host_time) {
-            Seconds shortest = -never; // of all that it updates, negative
-            for (const TensorId t : graph.op(op).updates) {
-                shortest = std::max(shortest, clock.across(op, t));
-            }
-            found.emplace_back(shortest, op);
+        if (!graph.op(op).host_time) {
+            continue;
+        }
+        std::size_t group = groups.size();
+        for (const TensorId t : graph.op(op).reads) {
+            const OpId writer = graph.writer(t);
+            group = writer >= 0 && graph.op(writer).host_time ? group_of[at(writer)] : group;
+        }
+        if (group == groups.size()) {
+            groups.emplace_back();
+            shortest.push_back(-never);
+        }
+        group_of[at(op)] = group;
+        groups[group].push_back(op);
+        for (const TensorId t : graph.op(op).updates) {
+            shortest[group] = std::max(shortest[group], clock.across(op, t));
         }
     }
-    std::ranges::sort(found);
-    std::vector<OpId> order;
-    for (const auto& [seconds, op] : found) {
-        order.push_back(op);
+    std::vector<std::vector<OpId>> sorted;
+    for (const std::int32_t group : ordered_by(shortest)) {
+        sorted.push_back(std::move(groups[at(group)]));
     }
-    return order;
+    return sorted;
 }
 
 std::vector<std::uint8_t> too_large(const Graph& graph, Bytes capacity) {

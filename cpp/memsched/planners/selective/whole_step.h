@@ -17,8 +17,8 @@ std::optional<Graph> closed(const Graph& graph);
 std::vector<std::size_t> longest_across_border(const Graph& graph, const std::vector<Gap>& gaps);
 
 // The ops that may run on the host, those first that may end last: the time from the op to the first op that reads what
-// it updates.
-std::vector<OpId> latest_on_host(const Graph& graph);
+// it updates. Those that wait for one another, such as an update for its counter of steps, go together.
+std::vector<std::vector<OpId>> latest_on_host(const Graph& graph);
 
 // By op, whether it may run on the host and does not fit into `capacity` bytes of the device; empty: none.
 std::vector<std::uint8_t> too_large(const Graph& graph, Bytes capacity);
