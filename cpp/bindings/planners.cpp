@@ -134,6 +134,7 @@ void bind_fluid(py::module_& module) {
 } // namespace
 
 void bind_planners(py::module_& module) {
+    module.def("compute_time", &compute_time, "graph"_a, "Seconds of all ops, each once with its fastest algorithm.");
     module.def(
         "graph_bounds",
         [](const Graph& graph, const Device& device, Bytes budget) {

@@ -33,6 +33,7 @@ __all__: list[str] = [
     "annealed",
     "by_kind",
     "class_schedule",
+    "compute_time",
     "cut_bound",
     "cut_flows",
     "dynprog",
@@ -788,6 +789,7 @@ def class_schedule(
     soft: bool = False,
     planner: _Document | None = {},
 ) -> Schedule | None: ...
+def compute_time(graph: Graph) -> float: ...
 def cut_bound(
     graph: Graph, device: Device, budget: int, time_limit: float | None = None
 ) -> tuple[float, int, float]: ...

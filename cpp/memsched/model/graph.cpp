@@ -277,6 +277,14 @@ LeastRun least_run(const Graph& graph, const Op& op, const std::vector<std::uint
 
 const Choice& fastest(const Op& op) { return *std::ranges::min_element(op.choices, {}, &Choice::time); }
 
+Seconds compute_time(const Graph& graph) {
+    Seconds sum = 0;
+    for (const Op& op : graph.ops()) {
+        sum += fastest(op).time;
+    }
+    return sum;
+}
+
 Bytes bytes_of(const Graph& graph, const std::vector<TensorId>& tensors) {
     Bytes sum = 0;
     for (const TensorId t : tensors) {

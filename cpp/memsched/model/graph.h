@@ -129,6 +129,9 @@ LeastRun least_run(const Graph& graph, const Op& op, const std::vector<std::uint
 // The fastest choice, the first on ties.
 const Choice& fastest(const Op& op);
 
+// Seconds of all ops on the device, each once with its fastest choice.
+Seconds compute_time(const Graph& graph);
+
 Bytes bytes_of(const Graph& graph, const std::vector<TensorId>& tensors);
 
 // Bytes of all outputs of an op, including its tape.

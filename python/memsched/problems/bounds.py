@@ -30,7 +30,8 @@ class Bounds(Tabular, Shown):
     Attributes
     ----------
     compute : float
-        Sum of the fastest times of all ops.
+        Sum of the fastest times of all ops. With updates that may run on the host: the least load of the device, the
+        host and the link, if any share of each such op runs in either place.
     transfer : float
         Bytes above M at the peak must be offloaded and prefetched (Euro-Par 2020, Proposition 3). With persistent
         tensors: what is not on the device while an op runs comes back in each repetition, and what was updated leaves
@@ -125,9 +126,9 @@ def alike(problem: Problem, chunk: ChunkLike, on: str) -> str:
     return " with whole tensors" if chunk is None else " in the same pieces"
 
 
-def ideal_time(problem: Problem, schedule: Schedule, device: Device) -> float:
+def ideal_time(problem: Problem, schedule: Schedule) -> float:
     """Seconds of computation alone: each op once with its fastest algorithm, over all rounds."""
-    return over_rounds(problem, schedule, lambda one: _core.graph_bounds(one, device, device.memory)[0])
+    return over_rounds(problem, schedule, _core.compute_time)
 
 
 def over_rounds(problem: Problem, schedule: Schedule, seconds: Callable[[Graph], float]) -> float:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from memsched import _core
 from memsched._core import Chain, Device, Graph, Schedule, Timeline
 from memsched.arena.order import Order
 from memsched.arena.placement import Placement
@@ -94,7 +95,7 @@ def _chain(chain: Chain) -> Table:
 def _graph(graph: Graph) -> Table:
     tensors = [int(one["size"]) for one in graph.tensors if one["size"] > 0]
     rows = {
-        "computation": format_seconds(sum(min(choice["time"] for choice in op["choices"]) for op in graph.ops)),
+        "computation": format_seconds(_core.compute_time(graph)),
         "tensors": f"{len(tensors)}, {format_bytes(sum(tensors))}",
         **_memories(graph),
     }

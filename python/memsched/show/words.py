@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from memsched._core import Schedule
-from memsched.problems.bounds import BOUND_ON, ideal_time
+from memsched.problems.bounds import BOUND_ON, ROUNDING, ideal_time
 from memsched.problems.budget import told_bytes
 from memsched.problems.problem import peak_memory
 from memsched.result import Result
@@ -53,13 +53,15 @@ def bounded(result: Result) -> Text:
 
 
 def of_plain_run(result: Result) -> Text:
-    """What the step takes that keeps everything, and how much longer it takes with this plan."""
-    ideal = ideal_time(result.problem, result.schedule, result.device)
+    """What the step takes that keeps everything, and how much longer, or less with the host's help, the plan takes."""
+    ideal = ideal_time(result.problem, result.schedule)
     held = text("{} in {}", Number("seconds", ideal), Number("bytes", peak_memory(result.problem)))
     if not 0.0 < ideal < math.inf:
         return held
-    more = max(0.0, result.makespan / ideal - 1)
-    return text("{}; the plan takes {} longer", held, Number("percent", more)) if more else held
+    more = result.makespan / ideal - 1
+    if more < -ROUNDING:
+        return text("{}; the plan takes {} less", held, Number("percent", -more))
+    return text("{}; the plan takes {} longer", held, Number("percent", more)) if more > 0 else held
 
 
 def held_against(figure: str, outcomes: Iterable[tuple[str, object]], *, shared: bool = True) -> str:

@@ -214,7 +214,7 @@ def frontier(
         planner=planner,
         problem=problem,
         device=link,
-        ideal=_core.graph_bounds(graph, link, link.memory)[0],
+        ideal=_core.compute_time(graph),
         results=tuple(results),
         memory=column,
     )

@@ -103,8 +103,7 @@ def _links(problem: Problem) -> list[float]:
     unit = known if known is not None and 0 < known < math.inf else 1.0
     graph = graph_of(problem)
     moved = _bytes(graph)
-    peak = max(1, peak_memory(problem))
-    seconds = _core.graph_bounds(graph, Device(peak), peak)[0]
+    seconds = _core.compute_time(graph)
     if moved == 0 or seconds == 0:
         return [0.0]
     middle = round(math.log2(moved) - math.log2(seconds) - math.log2(unit))

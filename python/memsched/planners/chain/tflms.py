@@ -153,7 +153,7 @@ def _best(
     if time.perf_counter() >= until:
         return count, LOOKAHEADS[row]
     best, found = float(makespans[row, count]), (count, LOOKAHEADS[row])
-    compute = _core.graph_bounds(call.graph, call.device, call.device.memory)[0]
+    compute = _core.compute_time(call.graph)
     counts = np.flatnonzero(np.isfinite(makespans).any(axis=0))
     longer = range(1, layers + 1) if layers <= MOST_LAYERS else (64 << k for k in range(32))
     for ahead in (one for one in longer if one not in LOOKAHEADS and one <= layers):

@@ -15,7 +15,6 @@ from memsched.planners.entry import Planner
 from memsched.problems.problem import Problem, graph_of, least_of
 from memsched.result import Result
 from memsched.support import quantities
-from memsched.support.checks import EXACT_BYTES
 from memsched.support.memo import once_per_object
 from memsched.support.types import Quantity
 
@@ -128,7 +127,7 @@ def checkmate(
     if _listed_peak(graph) <= memory:  # each op once, in the listed order, in its fastest algorithm that fits
         flags, ops = [0] * _core.tensor_count(graph), list(range(_core.op_count(graph)))
         results.append(call.result({}, _core.order_schedule(graph, ops, flags, memory, memory, named)))
-    bound = _core.graph_bounds(graph, Device(EXACT_BYTES, math.inf), EXACT_BYTES)[0]  # each op once, the fastest way
+    bound = _core.compute_time(graph)  # each op once, the fastest way
     fastest = any(one.makespan <= bound * (1 + _ROUNDING) for one in results)
     turns, variables, time_up, fewest = None, 0, False, _core.op_count(graph)  # an op has one at the least
     if not fastest and fewest <= MOST_VARIABLES and (fewest := fewest_variables(graph.ops)) <= MOST_VARIABLES:

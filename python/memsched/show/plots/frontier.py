@@ -95,7 +95,7 @@ def _curve(results: list[Result]) -> Frontier:
         planner=results[0].planner,
         problem=results[0].problem,
         device=device,
-        ideal=_core.graph_bounds(graph_of(results[0].problem), device, device.memory)[0],
+        ideal=_core.compute_time(graph_of(results[0].problem)),
         results=tuple(best[one] for one in memory),
         memory=np.array(memory, dtype=np.int64),
     )

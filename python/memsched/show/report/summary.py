@@ -81,7 +81,7 @@ def summarize(result: Result) -> Summary:
     bound = bound_of(problem, schedule, device, "all")
     return Summary(
         result=result,
-        ideal=ideal_time(problem, schedule, device),
+        ideal=ideal_time(problem, schedule),
         any_bound=certified(max(bound, result.lower_bound if result.bound_on == "all" else 0.0), result.makespan),
     )
 

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from memsched import _core
 from memsched._core import Chain, Device
 from memsched.errors import InvalidInputError, LimitError
 from memsched.planners.entry import options_of
@@ -76,12 +77,11 @@ def swept_problem(problem: Problem, source: str | None = None) -> SweptProblem:
     by_function = isinstance(problem, GraphFamily) and problem.batches is None
     if by_function and source is None:
         problem = GraphFamily.from_json(document)
-    graph = graph_of(problem)
     return SweptProblem(
         problem=problem,
         source=source,
         key=content_key(document, source if by_function else None),
-        ideal=sum(min(choice["time"] for choice in op["choices"]) for op in graph.ops),
+        ideal=_core.compute_time(graph_of(problem)),
     )
 
 
