@@ -457,7 +457,8 @@ class Schedule:
     Parameters
     ----------
     steps : sequence of dict
-        {"run": op}, {"offload": tensor}, {"prefetch": tensor} or {"free": tensor}; docs/schedule.md has the options.
+        {"run": op}, {"offload": tensor}, {"prefetch": tensor}, {"free": tensor} or {"update": op}, on the host;
+        docs/schedule.md has the options.
     budget : int or str
         Bytes, or a text such as "6GiB"; resident included.
     graph : str

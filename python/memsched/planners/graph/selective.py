@@ -52,7 +52,8 @@ def selective(
     The minimum cuts that prove the lower bound tell what to free before, and several orders of the ops are tried. The
     best of several hundred such plans is improved by late acceptance hill climbing on the simulated makespan, which
     changes prices and decisions, and, while it is more than 1 % above the bound, by annealing its list of runs.
-    Anytime; at 1,000 ops a plan takes 0.5 to 2 ms, more where memory is scarce.
+    Of a whole step, parameters and states of the optimiser may be on the host between steps, and updates that have a
+    `host_time` may run there. Anytime; at 1,000 ops a plan takes 0.5 to 2 ms, more where memory is scarce.
 
     Parameters
     ----------
