@@ -11,6 +11,7 @@ import pytest
 from scipy.optimize import linprog
 
 import memsched as ms
+from memsched.show.report.tensors import tensor_uses
 from memsched.testing import random_repeated
 from oracles.steady import period
 from plans import device, graph, op, plan, tensor
@@ -319,6 +320,9 @@ def test_pictures_and_tables_have_a_lane_for_the_host(tmp_path: Path) -> None:
     assert "update" in set(found.to_pandas()["kind"])
     assert " update" in str(found.schedule)
     ms.write_report(found, tmp_path / "plan.html")
+    assert "updates on the host" in (tmp_path / "plan.html").read_text()
+    fates = {use.name: use.fate for use in tensor_uses(found)}
+    assert "offloaded" in {fates[f"m{k}"] for k in range(4)}  # those that are never on the device
     alone = ms.selective(layers(4, None), 60, 16.0)
     assert "host" not in [label.get_text() for label in ms.plot(alone).axes[0].get_yticklabels()]
 

@@ -14,6 +14,7 @@ from memsched.show.report.comparison import Study
 from memsched.show.report.tensors import FATES, TensorUse
 from memsched.show.text import Number, Text, counted, joined, text
 from memsched.study.sweep.rows import ReadRow as Row
+from memsched.support.types import VERBS
 
 
 def captions(result: Result, uses: list[TensorUse], study: Study | None) -> dict[str, Text]:
@@ -28,13 +29,14 @@ def captions(result: Result, uses: list[TensorUse], study: Study | None) -> dict
 
 def _timeline(result: Result) -> Text:
     steps = result.schedule.steps
-    counts = {verb: sum(verb in step for step in steps) for verb in ("run", "offload", "prefetch")}
+    counts = {verb: sum(verb in step for step in steps) for verb in VERBS}
     travels = text("nothing travels")
     if counts["offload"] or counts["prefetch"]:
         travels = text("{} and {}", counted(counts["offload"], "offload"), _prefetches(counts["prefetch"]))
+    there = text(", {} on the host", counted(counts["update"], "update")) if counts["update"] else ()
     return text(
-        "{} on the compute stream in {}; {}. Memory peaks at {} of a budget of {}.",
-        *(counted(counts["run"], "run"), Number("seconds", round_end(result)), travels),
+        "{} on the compute stream in {}{}; {}. Memory peaks at {} of a budget of {}.",
+        *(counted(counts["run"], "run"), Number("seconds", round_end(result)), there, travels),
         *(Number("bytes", result.peak_memory), Number("bytes", budget_of(result))),
     )
 

@@ -137,7 +137,7 @@ class _Scan:
             return "never written"
         if name in self.again:
             return "recomputed"
-        if name in self.offloaded:
+        if name in self.offloaded or all(stay.place == "host" for stay in self.stays[name]):
             return "offloaded"
         return "freed early" if name in self.early else "kept"
 
