@@ -196,8 +196,8 @@ def test_the_time_to_read_and_write_on_the_host() -> None:
     problem = ms.with_host_updates(layers(2, None), "64 B/s")
     # p (8), m (16) and g (8) are read, p and m are written: 56 bytes.
     assert [one.get("host_time") for one in problem.ops if one.get("updates")] == [0.875, 0.875]
-    assert ms.with_host_updates(problem, "inf").ops[-1]["host_time"] == 0
-    for wrong, match in ((0, "more than 0"), (-1, "memory_bandwidth"), ("fast", "memory_bandwidth")):
+    assert ms.with_host_updates(layers(2, None), "inf").ops[-1]["host_time"] == 0
+    for wrong, match in ((0, "at least 1 byte"), (-1, "memory_bandwidth"), ("fast", "memory_bandwidth")):
         with pytest.raises(ms.InvalidInputError, match=match):
             ms.with_host_updates(problem, wrong)
     with pytest.raises(ms.InvalidInputError, match=r"no op of .* does nothing but update"):
@@ -334,3 +334,74 @@ def test_fractions_of_the_period() -> None:
     exact = period(document, one, machine)[0]
     assert exact == 3 + Fraction(4, 3) + Fraction(0.3) + Fraction(4, 7)
     assert ms.simulate(problem, schedule, at).makespan == pytest.approx(float(exact), rel=1e-12)
+
+
+def two_updates(hosts: bool) -> ms.Graph:
+    """U1 and U2 both change p1; beside the host copy of i, which U2 reads, the device runs all of it faster."""
+    sizes = {"p1": (4, "persistent"), "p2": (2, "persistent"), "i": (2, "input"), "x": (2, "activation")}
+    tensors = [tensor(name, *found) for name, found in {**sizes, "y": (3, "gradient")}.items()]
+    more: list[Json] = [{"once": True, **({"host_time": seconds} if hosts else {})} for seconds in (1.0, 0.5)]
+    ops = [
+        op("A", ["p1"], ["x"], 3.0, once=True),
+        op("U1", ["p1"], [], 3.0, phase="bwd", updates=["p1"], **more[0]),
+        op("U2", ["p2", "i", "p1"], [], 1.0, phase="bwd", updates=["p1", "p2"], **more[1]),
+        op("C", ["p2", "x"], ["y"], 1.0, phase="bwd"),
+    ]
+    return ms.Graph.from_json(graph(tensors, ops))
+
+
+@pytest.mark.parametrize("memory", [11, 12, 13])
+def test_what_may_run_on_the_host_is_no_slower_for_it(memory: int) -> None:
+    with_host, without = (ms.selective(two_updates(hosts), memory, 0.5).makespan for hosts in (True, False))
+    assert with_host <= without
+
+
+@pytest.mark.parametrize("first", [0, pytest.param(60, marks=pytest.mark.slow)])
+def test_random_steps_are_no_slower_with_a_host(first: int) -> None:
+    for seed in range(first, first + 60):
+        problem, schedule, machine = random_repeated(seed)
+        alone = ms._core.without_host(problem)
+        if alone is None or min(schedule.budget, machine.memory) < ms.min_memory(alone):
+            continue
+        fields = {key: getattr(machine, key) for key in ("d2h", "h2d", "duplex", "latency", "host_memory")}
+        at = ms.Device(min(schedule.budget, machine.memory), **fields)
+        one, other = (ms.selective(graph, device=at, moves=20).makespan for graph in (problem, alone))
+        assert one <= other * (1 + 1e-9), seed
+
+
+def test_an_update_and_its_counter_may_run_apart() -> None:
+    tensors = [tensor("p", 4, "persistent"), tensor("i", 8, "weight"), tensor("t", 0)]
+    ops = [
+        op("U1", ["p"], ["t"], 0.25, phase="bwd", updates=["p"], once=True, host_time=3.0),
+        op("U2", ["p", "i", "t"], [], 2.0, phase="bwd", updates=["p"], once=True, host_time=0.25),
+    ]
+    problem = ms.Graph.from_json(graph(tensors, ops))
+    found = [ms.selective(problem, memory, float("inf")).makespan for memory in (11, 12, 1000)]
+    assert found == [0.5, 0.5, 0.5]
+
+
+def test_all_on_the_host() -> None:
+    """The device holds nothing at any time."""
+    ops = [op("U", ["p"], [], 3.0, phase="bwd", updates=["p"], once=True, host_time=1.0)]
+    found = ms.selective(ms.Graph.from_json(graph([tensor("p", 2, "persistent")], ops)), 10, 1.0)
+    assert found.schedule.steps == ({"update": "U"},)
+    report = ms.validate(found)
+    assert (found.makespan, found.peak_memory, report.makespan, report.peak_memory) == (1.0, 0, 1.0, 0)
+    assert "the plan takes 66.67 % less" in str(found)
+    assert "all on the device" in str(ms.frontier(found.problem, beta=1.0, planner="selective", points=2))
+
+
+def test_odd_graphs_get_host_times() -> None:
+    tensors = [tensor("w", 4, "persistent"), tensor("g", 2, "gradient"), tensor("t", 0)]
+    ops = [
+        op("B", ["w"], ["g"], 1.0),
+        op("U", ["w", "g"], ["t"], 1.0, phase="bwd", tape=["t"], updates=["w"], once=True),
+    ]
+    problem = ms.Graph.from_json(graph(tensors, ops))
+    made = ms.with_host_updates(problem, 1)
+    assert made.ops[1]["host_time"] == 10
+    assert made.ops[1]["writes"] == []
+    assert ms.with_host_updates(made, 5) == made  # what was measured stays
+    for wrong in (1e-320, float("nan"), "0", True):
+        with pytest.raises(ms.InvalidInputError, match=r"memory_bandwidth is .*; give at least 1 byte per second"):
+            ms.with_host_updates(problem, wrong)

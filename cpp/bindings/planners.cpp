@@ -134,6 +134,8 @@ void bind_fluid(py::module_& module) {
 } // namespace
 
 void bind_planners(py::module_& module) {
+    module.def("without_host", &without_host, "graph"_a,
+               "The same graph, all of whose ops run on the device; None if they do so anyway.");
     module.def("compute_time", &compute_time, "graph"_a, "Seconds of all ops, each once with its fastest algorithm.");
     module.def(
         "graph_bounds",

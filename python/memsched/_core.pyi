@@ -91,6 +91,7 @@ __all__: list[str] = [
     "vdnn_sync",
     "with_addresses",
     "with_control_edges",
+    "without_host",
 ]
 _Number = typing.SupportsFloat | typing.SupportsIndex
 _Column = typing.Iterable[_Number | str]
@@ -968,6 +969,7 @@ def vdnn_sync(
 ) -> tuple[Schedule | None, bool]: ...
 def with_addresses(graph: Graph, schedule: Schedule, addresses: collections.abc.Sequence[int]) -> Schedule: ...
 def with_control_edges(graph: Graph) -> Graph: ...
+def without_host(graph: Graph) -> Graph | None: ...
 
 __version__: str
 most_pebbles: int = 64

@@ -49,6 +49,12 @@ def gap_above(bound: float, makespan: float) -> float:
     return min((makespan - bound) / bound, sys.float_info.max) if bound > 0 else 0.0
 
 
+def above(ideal: float, makespan: float) -> float:
+    """How much longer a makespan is than a time of computation alone, as a fraction; below 0 with the host's help."""
+    over = makespan / ideal - 1
+    return over if abs(over) > 1e-9 else 0.0  # sums in another order
+
+
 def as_fast(makespan: float, best: float) -> bool:
     """Whether a makespan is no longer than the best, but for the rounding of sums in another order."""
     return makespan <= best * (1 + 1e-9)

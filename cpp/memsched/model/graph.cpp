@@ -410,4 +410,14 @@ Bytes persistent_bytes(const Graph& graph) {
     return bytes;
 }
 
+std::optional<Graph> without_host(const Graph& graph) {
+    GraphData data{graph.name(), graph.batch(), graph.resident(), graph.tensors(), graph.ops()};
+    bool some = false;
+    for (Op& op : data.ops) {
+        some |= op.host_time.has_value();
+        op.host_time.reset();
+    }
+    return some ? std::optional<Graph>(std::in_place, std::move(data)) : std::nullopt;
+}
+
 } // namespace memsched

@@ -16,7 +16,7 @@ from memsched.cli.plan import CHUNK, TIME_LIMIT, planners_option
 from memsched.cli.show import answer, describe_link, describe_problem, facts, new_table, print_csv, shown, working
 from memsched.planners.registry import least_on, min_memory, planners_of
 from memsched.problems.problem import ChunkLike, Problem, name_of, peak_memory
-from memsched.result import Result, as_fast
+from memsched.result import Result, above, as_fast
 from memsched.show.plots.frontier import plot_frontier
 from memsched.show.words import from_one_table, held_against, table_answers
 from memsched.study.frontier import Frontier, spaced
@@ -34,7 +34,7 @@ def _cells(one: Frontier, result: Result, best: float) -> tuple[list[str], str]:
     chosen = as_fast(result.makespan, best)
     return [
         format_seconds(result.makespan) + (" *" if chosen else "  "),
-        format_percent(max(0.0, result.makespan / one.ideal - 1)) if one.ideal > 0 else "",
+        format_percent(above(one.ideal, result.makespan)) if one.ideal > 0 else "",
         format_seconds(result.lower_bound),
         "optimal" if result.optimal else format_percent(result.gap) if result.lower_bound > 0 else "",
     ], "bold green" if chosen else ""

@@ -26,12 +26,12 @@ def with_host_updates(graph: Graph, memory_bandwidth: Quantity) -> Graph:
         With persistent tensors, and ops that do nothing but update some.
     memory_bandwidth : float or str
         Bytes per second that the host reads and writes while it updates. An op takes the time to read all that it reads
-        and to write all that it updates. Where times were measured, give them as "host_time" of the ops instead.
+        and to write all that it updates; one that has a "host_time", such as one that was measured, keeps it.
 
     Raises
     ------
     InvalidInputError
-        No op does nothing but update, or the bandwidth is not a number above 0.
+        No op does nothing but update, or the bandwidth is no number of at least 1.
 
     Examples
     --------
@@ -46,11 +46,10 @@ def with_host_updates(graph: Graph, memory_bandwidth: Quantity) -> Graph:
     1.0
     """
     checks.kind("graph", graph, Graph)
-    rate = quantities.bandwidth("memory_bandwidth", memory_bandwidth)
-    if not rate > 0:
-        raise InvalidInputError(
-            f"memory_bandwidth is {shown(memory_bandwidth)}; it must be more than 0 bytes per second"
-        )
+    text = isinstance(memory_bandwidth, str)
+    rate = quantities.bandwidth("memory_bandwidth", memory_bandwidth) if text else checks.as_float(memory_bandwidth)
+    if not rate >= 1:
+        raise InvalidInputError(f"memory_bandwidth is {shown(memory_bandwidth)}; give at least 1 byte per second")
     document = graph.to_json()
     size = {tensor["name"]: tensor["size"] for tensor in document["tensors"]}
     updates = [op for op in document["ops"] if op.get("updates") and not any(size[name] for name in op["writes"])]
@@ -61,7 +60,7 @@ def with_host_updates(graph: Graph, memory_bandwidth: Quantity) -> Graph:
         )
     for op in updates:
         moved = sum(size[name] for name in (*op["reads"], *op["updates"]))
-        op["host_time"] = 0.0 if math.isinf(rate) else moved / rate
+        op.setdefault("host_time", 0.0 if math.isinf(rate) else moved / rate)
     _free_of_order(document, updates)
     return Graph.from_json(document)
 
@@ -80,5 +79,7 @@ def _free_of_order(document: Document, updates: list[Document]) -> None:
         ]
     told = changes.keys() - {name for op in document["ops"] for name in op["reads"]}
     for op in updates:
-        op["writes"] = [name for name in op["writes"] if name not in told]
+        for key in ("writes", "tape"):
+            if key in op:
+                op[key] = [name for name in op[key] if name not in told]
     document["tensors"] = [tensor for tensor in document["tensors"] if tensor["name"] not in told]

@@ -222,7 +222,8 @@ def _frontier(found: Frontier) -> Table:
     for k in chosen:
         one, memory = found.results[k], enough_bytes(int(found.memory[k]))
         rows.append((memory, "no plan found") if one is None else (memory, *_figures(one)))
-    note = f"ideal: {format_seconds(found.ideal)}, with enough memory"
+    host = isinstance(found.problem, Graph) and _core.without_host(found.problem) is not None
+    note = f"ideal: {format_seconds(found.ideal)}, with enough memory{' and all on the device' if host else ''}"
     if most < count:
         note += f"; {most} of {count} memories are shown"
     if table_answers(found):

@@ -36,9 +36,9 @@ def check_steady(replay: Replay, given: Sequence[float], period: float) -> tuple
             text = f"{k // count} repetitions after {given[k % count]}, in periods of {period}, it starts at {start[k]}"
             raise ScheduleError(f"Step {k % count} is not in a steady state: {text}; please report this.", k % count)
     events = check_intervals(replay, start, end, count, slack)
-    peak = max(held for _, held, k in events if k // count == 1)
     first = min(start[count : 2 * count])
     before = [held for moment, held, _ in events if moment <= first + slack]
+    peak = max((held for _, held, k in events if k // count == 1), default=before[-1])
     within = [(moment - first, held) for moment, held, _ in events if first + slack < moment < first + period - slack]
     return max(peak, before[-1]), [(0.0, before[-1]), *within]
 

@@ -69,11 +69,16 @@ void Changes::change_alike(Decisions& what, std::mt19937_64& random) const {
     }
 }
 
-// A range of the ops, or one alone, goes to the other place.
+// A range of the groups, one alone, or one of its ops goes to the other place.
 void Changes::change_hosted(Decisions& what, std::mt19937_64& random) const {
     what.hosted.resize(graph_.ops().size(), 0);
     const std::size_t begin = random() % hosts_.size();
     const std::size_t end = random() % 2 ? begin + 1 : begin + 1 + random() % (hosts_.size() - begin);
+    if (hosts_[begin].size() > 1 && random() % 4 == 0) {
+        const OpId op = hosts_[begin][random() % hosts_[begin].size()];
+        what.hosted[at(op)] = what.hosted[at(op)] ? 0 : 1;
+        return;
+    }
     const std::uint8_t other = what.hosted[at(hosts_[begin].back())] ? 0 : 1;
     for (std::size_t k = begin; k < end; ++k) {
         for (const OpId op : hosts_[k]) {

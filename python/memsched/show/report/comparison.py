@@ -14,7 +14,7 @@ from memsched.errors import InfeasibleError, MemschedError
 from memsched.planners.call import Draft
 from memsched.planners.registry import PLANNERS, min_memory
 from memsched.problems.problem import altered, graph_of, peak_memory
-from memsched.result import Result
+from memsched.result import Result, above
 from memsched.show.arena import budget_of
 from memsched.show.plots.figure import byte_unit, time_unit
 from memsched.show.plots.frontier import bound_words, lower_bounds
@@ -162,7 +162,7 @@ def _cells(outcome: Result | MemschedError, ideal: float) -> list[Any]:
     return [
         outcome.makespan,
         outcome.gap if outcome.lower_bound > 0 else None,
-        max(0.0, outcome.makespan / ideal - 1) if ideal > 0 else None,
+        above(ideal, outcome.makespan) if ideal > 0 else None,
         outcome.peak_memory,
         timeline.bytes_out + timeline.bytes_in,
         timeline.recompute_time,

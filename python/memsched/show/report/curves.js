@@ -128,7 +128,8 @@ class Curves extends Picture {
 
 function frontierCurves(div, result) {
   const { ideal, planners, bounds, own, time_unit: [factor, unit], byte_unit: [scale, size] } = result.frontier;
-  const overIdeal = (makespan) => (ideal > 0 ? [["over ideal", formatPercent(Math.max(0, makespan / ideal - 1))]] : []);
+  const above = (makespan) => (Math.abs(makespan / ideal - 1) > 1e-9 ? makespan / ideal - 1 : 0); // sums in another order
+  const overIdeal = (makespan) => (ideal > 0 ? [["over ideal", formatPercent(above(makespan))]] : []);
   const lines = planners.map((one) => ({
     ...styleOf(one.style),
     name: one.memory.length ? one.name : `${one.name} (no plan)`,

@@ -9,7 +9,7 @@ from memsched._core import Device
 from memsched.problems.bounds import alike, bound_of, certified, ideal_time
 from memsched.problems.family import count_rounds
 from memsched.problems.problem import altered
-from memsched.result import Result
+from memsched.result import Result, above
 from memsched.show.arena import budget_of
 from memsched.show.text import Number, Text, text
 from memsched.show.words import again, bounded, moved
@@ -39,9 +39,7 @@ class Summary:
     @property
     def over_ideal(self) -> float | None:
         """(makespan - ideal) / ideal; None without computation."""
-        if self.result.makespan <= self.ideal * _EQUAL:
-            return 0.0 if self.ideal > 0 else None
-        return self.result.makespan / self.ideal - 1 if self.ideal > 0 else None
+        return above(self.ideal, self.result.makespan) if self.ideal > 0 else None
 
     @property
     def any_gap(self) -> float | None:
@@ -128,12 +126,13 @@ def tiles(result: Result, summary: Summary) -> list[Tile]:
     """The main figures, each with its meaning."""
     timeline, budget = result.timeline, budget_of(result)
     over = summary.over_ideal
+    side = "less than" if over is not None and over < 0 else "over"
     ideal = text("{} of computation", Number("seconds", summary.ideal))
     return [
         Tile(
             title="Makespan",
             number=Number("seconds", result.makespan),
-            note=ideal if over is None else text("{} over {}", Number("percent", over), ideal),
+            note=ideal if over is None else text(f"{{}} {side} {{}}", Number("percent", abs(over)), ideal),
         ),
         Tile(title="Lower bound", number=Number("seconds", result.lower_bound), note=bounded(result)),
         Tile(
