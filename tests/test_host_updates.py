@@ -405,3 +405,27 @@ def test_odd_graphs_get_host_times() -> None:
     for wrong in (1e-320, float("nan"), "0", True):
         with pytest.raises(ms.InvalidInputError, match=r"memory_bandwidth is .*; give at least 1 byte per second"):
             ms.with_host_updates(problem, wrong)
+
+
+def test_inputs_that_the_host_reads_stay() -> None:
+    """They are on the device at the border anyway; freed and fetched again, they would load the link twice."""
+    tensors = [tensor("p", 4, "persistent"), tensor("q", 4, "persistent"), tensor("i", 2, "input"), tensor("x", 0)]
+    ops = [
+        op("A", [], ["x"], 2.0, workspace=1),
+        op("U", ["q", "i", "x", "p"], [], 1.0, phase="bwd", updates=["p", "q"], once=True, host_time=2.0, workspace=1),
+    ]
+    found = ms.selective(ms.Graph.from_json(graph(tensors, ops)), 6, 0.5)
+    assert found.makespan == 6.0
+    assert {"free": "i"} not in found.schedule.steps
+
+
+def test_where_nothing_may_travel_places_are_tried() -> None:
+    """The last of three updates of a parameter without bytes is faster on the host, the others on the device."""
+    tensors = [tensor("p", 0, "persistent"), tensor("s", 0), tensor("t", 0)]
+    more: Json = {"phase": "bwd", "updates": ["p"], "once": True}
+    ops = [
+        op("U0", ["p"], ["s"], 0.0, host_time=1.0, **more),
+        op("U1", ["p", "s"], ["t"], 0.0, host_time=1.0, **more),
+        op("U2", ["p", "t"], [], 2.0, host_time=0.25, **more),
+    ]
+    assert ms.selective(ms.Graph.from_json(graph(tensors, ops)), 5, 2.0).makespan == 0.25

@@ -260,8 +260,9 @@ void GapBuilder::touch(TensorId tensor, OpId op) {
     if (!s.here || s.gap == known.gaps || gaps_[at(known.first_gap + s.gap)].from != op) {
         return;
     }
-    const MapClass kind =
-        hosted(gaps_[at(known.first_gap + s.gap)].to) ? MapClass::swap : classes_[at(known.first_gap + s.gap)];
+    const Gap& gap = gaps_[at(known.first_gap + s.gap)];
+    const bool stays = graph_.tensor(tensor).source() && !known.persistent; // it is at the border anyway
+    const MapClass kind = hosted(gap.to) && !stays ? MapClass::swap : classes_[at(known.first_gap + s.gap)];
     const bool leaves = known.persistent && s.gap + 1 == known.gaps && away_[at(tensor)];
     if (leaves || (kind == MapClass::swap && !crosses_border(tensor) && may_travel(tensor))) {
         send(tensor);

@@ -88,7 +88,7 @@ void Changes::change_hosted(Decisions& what, std::mt19937_64& random) const {
 }
 
 void Changes::change(Decisions& what, std::mt19937_64& random) const {
-    if (!hosts_.empty() && random() % hosts_every == 0) {
+    if (!hosts_.empty() && (open_.empty() || random() % hosts_every == 0)) {
         change_hosted(what, random);
         return;
     }

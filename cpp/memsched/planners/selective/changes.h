@@ -28,6 +28,7 @@ class Changes {
     Changes(const Graph& graph, const std::vector<Gap>& gaps, bool linked);
 
     std::size_t count() const { return open_.size(); } // of the gaps whose classes may change
+    bool any() const { return !open_.empty() || !hosts_.empty(); }
 
     // Prices: of all tensors a little, or of a few much more or less; or the classes of one or two gaps. Large tensors
     // more often than small ones. Of whole steps with a link, also the classes of gaps in a row, the slack, or where

@@ -114,7 +114,7 @@ class Search {
 
     // Goes on.
     void walk(std::int64_t moves) {
-        if (changes_.count() == 0 || !has_plan()) {
+        if (!changes_.any() || !has_plan()) {
             return;
         }
         Decisions next;
