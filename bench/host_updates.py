@@ -6,16 +6,13 @@ python -m bench.host_updates --quick --out /tmp/host_updates
 
 from __future__ import annotations
 
-import argparse
-import csv
-import functools
 import math
 import time
 from pathlib import Path
 
 import numpy as np
-from bench.common import RESULTS, ROOT, Cache, Row, environment, environment_line, table
-from bench.whole_step import BUDGETS, GRAPHS, LINKS, TIGHT, graph_of
+from bench.common import Row, environment, environment_line, table
+from bench.whole_step import BUDGETS, TIGHT, graph_of, run
 from bench.whole_step_flags import schedules
 
 import memsched as ms
@@ -114,33 +111,5 @@ def report(rows: list[Row], moves: int) -> str:
     return "\n".join(text)
 
 
-def main() -> None:
-    """Measure and write the page."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--out", type=Path, default=RESULTS)
-    options.add_argument("--only", nargs="*", default=GRAPHS)
-    options.add_argument("--moves", type=int, default=MOVES)
-    options.add_argument("--quick", action="store_true")
-    asked = options.parse_args()
-    folder = ROOT / "build" / "whole_step"
-    cache = Cache(folder / f"host-{asked.moves}.json")
-    rows: list[Row] = []
-    for name in asked.only:
-        step = functools.cache(functools.partial(_made, name, folder))
-        for link in LINKS:
-            keyed = [
-                (f"{name} {link / 1e9:g} {k}", lambda link=link, k=k, step=step: step().point(link, k, asked.moves))
-                for k in ((1, 4) if asked.quick else SHARES)
-            ]
-            rows += (own := cache.through(keyed, f"{name}, {link / 1e9:g} GB/s"))
-            print(", ".join(_percent(row["plan_host"], row["plan"]) for row in own), "% less", flush=True)
-    asked.out.mkdir(parents=True, exist_ok=True)
-    (asked.out / "host_updates.md").write_text(report(rows, asked.moves), encoding="utf-8")
-    with (asked.out / "host_updates.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 if __name__ == "__main__":
-    main()
+    run("host_updates", _made, (SHARES, (1, 4)), MOVES, report)

@@ -13,7 +13,9 @@ import gzip
 import json
 import math
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from bench.common import RESULTS, ROOT, Cache, Row, environment, environment_line, table
@@ -39,6 +41,17 @@ def graph_of(name: str, folder: Path) -> ms.Graph:
         folder.mkdir(parents=True, exist_ok=True)
         path.write_bytes(gzip.compress(json.dumps(record(f"{name}-bf16", whole=True).to_json()).encode()))
     return ms.Graph.from_json(json.loads(gzip.decompress(path.read_bytes())))
+
+
+class Points(Protocol):
+    """What a step is measured by."""
+
+    def point(self, link: float, k: int, moves: int) -> Row:
+        """A budget, in tenths of the way."""
+
+
+Made = Callable[[str, Path], Points]
+Report = Callable[[list[Row], int], str]
 
 
 class Flagged:
@@ -153,34 +166,35 @@ def report(rows: list[Row], moves: int) -> str:
     return "\n".join([*text, environment_line(environment()), ""])
 
 
-def main() -> None:
-    """Measure and write the page."""
-    options = argparse.ArgumentParser(description=__doc__)
+def run(page: str, made: Made, shares: tuple[Sequence[int], Sequence[int]], moves: int, write: Report) -> None:
+    """Measure the points of each step, as options of the command line say, and write a page.
+
+    `made` makes a step of its name, `shares` are the budgets, and those of a quick run.
+    """
+    options = argparse.ArgumentParser()
     options.add_argument("--out", type=Path, default=RESULTS)
     options.add_argument("--only", nargs="*", default=GRAPHS)
-    options.add_argument("--moves", type=int, default=MOVES)
+    options.add_argument("--moves", type=int, default=moves)
     options.add_argument("--quick", action="store_true")
     asked = options.parse_args()
-    shares = (1, 4, 8) if asked.quick else tuple(range(BUDGETS))
     folder = ROOT / "build" / "whole_step"
-    cache = Cache(folder / f"rows-{asked.moves}.json")
+    cache = Cache(folder / f"{page}-{asked.moves}.json")
     rows: list[Row] = []
     for name in asked.only:
-        step = functools.cache(functools.partial(_flagged, name, folder))
+        step = functools.cache(functools.partial(made, name, folder))
         for link in LINKS:
             keyed = [
                 (f"{name} {link / 1e9:g} {k}", lambda link=link, k=k, step=step: step().point(link, k, asked.moves))
-                for k in shares
+                for k in shares[asked.quick]
             ]
-            rows += (own := cache.through(keyed, f"{name}, {link / 1e9:g} GB/s"))
-            print(", ".join(f"{100 * saved(row):.1f}" for row in own), "% less", flush=True)
+            rows += cache.through(keyed, f"{name}, {link / 1e9:g} GB/s")
     asked.out.mkdir(parents=True, exist_ok=True)
-    (asked.out / "whole_step.md").write_text(report(rows, asked.moves), encoding="utf-8")
-    with (asked.out / "whole_step.csv").open("w", encoding="utf-8", newline="") as file:
+    (asked.out / f"{page}.md").write_text(write(rows, asked.moves), encoding="utf-8")
+    with (asked.out / f"{page}.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
         writer.writeheader()
         writer.writerows(rows)
 
 
 if __name__ == "__main__":
-    main()
+    run("whole_step", _flagged, (range(BUDGETS), (1, 4, 8)), MOVES, report)
