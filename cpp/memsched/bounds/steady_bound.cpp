@@ -84,10 +84,11 @@ std::vector<Place> places(const Graph& graph, const Device& device, const std::v
     return found;
 }
 
-// The least of the larger of two loads, `known` on the device beside what runs there, and a sum on another stream, if
-// parts of the ops may run on the host.
-Seconds balanced(std::vector<std::pair<Seconds, Seconds>> ops, Seconds known) { // on the device, and there
-    const auto worth = [](const auto& one, const auto& other) {                 // exactly, and with a cost of 0 first
+// The least of the larger of two loads, if any part of an op may run in either place: `known` on the device beside what
+// runs there, and a sum on another stream. ops: their seconds on the device, and on that stream.
+Seconds balanced(std::vector<std::pair<Seconds, Seconds>> ops, Seconds known) {
+    // What saves most for its cost comes first; products, as a cost may be 0.
+    const auto worth = [](const auto& one, const auto& other) {
         return one.first * other.second > other.first * one.second;
     };
     Seconds device = known, there = 0;
