@@ -131,7 +131,7 @@ TEST_CASE("a tidied order is an order") {
         for (int k = 0; k < 12; ++k) {
             const std::string name = std::to_string(k);
             data.tensors.push_back({name, dice.roll(0, 9), Role::activation});
-            Op op{name, Phase::forward, "op", 0, {}, {k}, {{"default", 1, 0}}, false, {}, {}, {}};
+            Op op{name, Phase::forward, "op", 0, {}, {k}, {{"default", 1, 0}}, false, {}, {}, {}, {}};
             for (int t = 0; t < k; ++t) {
                 if (dice.roll(0, 4) == 0) {
                     op.reads.push_back(t);

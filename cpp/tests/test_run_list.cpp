@@ -68,7 +68,7 @@ TEST_CASE("a list of runs fits and can run after any changes") {
         GapBuilder builder(graph, device, progress);
         const std::vector<MapClass> keep(builder.gaps().size(), MapClass::keep);
         StepList list;
-        if (!builder.build(keep, {}, {}, device.memory, list)) {
+        if (!builder.build(keep, {}, {}, {}, device.memory, list)) {
             continue;
         }
         Simulator simulator(graph, device, device.memory);
