@@ -1,4 +1,5 @@
 // Orders of ops, and the buffers of a list of steps.
+#include "memsched/model/variants.h"
 #include "memsched/order/order.h"
 #include "memsched/simulate/order_steps.h"
 #include "support.h"

@@ -5,6 +5,7 @@
 #include "memsched/bounds/steady_bound.h"
 #include "memsched/build/makespans.h"
 #include "memsched/model/fixed_choices.h"
+#include "memsched/model/variants.h"
 #include "memsched/planners/offload/chain_plans.h"
 #include "memsched/planners/offload/dynprog.h"
 #include "memsched/planners/offload/offload.h"

@@ -3,6 +3,7 @@
 #include "memsched/bounds/cut_bound.h"
 #include "memsched/build/gap_builder.h"
 #include "memsched/build/wanted.h"
+#include "memsched/model/variants.h"
 #include "memsched/planners/selective/orders.h"
 #include "memsched/simulate/simulate.h"
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -15,10 +17,15 @@ import torch
 from memsched.errors import MemschedError
 
 Direction = Literal["out", "in"]
+Lane = Literal["out", "in", "host"]
+Work = Callable[[], None]
 
 
 class Lanes(Protocol):
-    """A compute stream and two first-in-first-out streams of copies. An event is a moment on one of them."""
+    """A compute stream, two first-in-first-out streams of copies, and one of what the host computes beside these.
+
+    An event is a moment on one of them.
+    """
 
     def begin(self) -> None:
         """Called where a step begins: the calling thread's stream computes it, whichever thread issues the rest."""
@@ -35,14 +42,17 @@ class Lanes(Protocol):
     def copy(self, way: Direction, device: torch.UntypedStorage, host: torch.Tensor, after: Sequence[Any]) -> Any:
         """Issue a copy that starts after some events; the event of its end."""
 
+    def compute(self, work: Work, after: Sequence[Any]) -> Any:
+        """Let the host do some work after some events; the event of its end. The work raises nothing."""
+
     def wait(self, event: Any) -> None:
         """Let the compute stream wait for an event."""
 
     def host_memory(self, nbytes: int) -> torch.Tensor:
         """Host memory that copies are fast from and to."""
 
-    def finish(self, way: Direction | None = None) -> None:
-        """Let the calling thread wait until all is done, or all copies of one direction."""
+    def finish(self, lane: Lane | None = None) -> None:
+        """Let the calling thread wait until all is done, or all of one stream."""
 
 
 def as_bytes(storage: torch.UntypedStorage) -> torch.Tensor:
@@ -58,11 +68,15 @@ class _Copy:
     way: Direction
     device: torch.UntypedStorage | None
     host: torch.Tensor | None
-    after: Sequence[_Copy | None]
+    after: Sequence[_Asked | None]
 
     @property
     def done(self) -> bool:
         return self.device is None
+
+    @property
+    def lane(self) -> Lane:
+        return self.way
 
     def carry_out(self) -> None:
         if self.device is None or self.host is None:
@@ -76,17 +90,45 @@ class _Copy:
 
 
 @dataclass(slots=True)
+class _Computation:
+    """What the emulation has been asked to compute on the host. A thread of its own does it, as beside a GPU."""
+
+    work: Work | None
+    after: Sequence[_Asked | None]
+    thread: threading.Thread | None = None
+    lane: Lane = "host"
+
+    @property
+    def done(self) -> bool:
+        return self.work is None
+
+    def carry_out(self) -> None:
+        if self.work is None:
+            return
+        if self.thread is None:
+            self.thread = threading.Thread(target=self.work, daemon=True)
+            self.thread.start()
+        self.thread.join()  # if that is interrupted, the next wait joins it
+        self.work, self.after = None, ()
+
+
+_Asked = _Copy | _Computation
+
+
+@dataclass(slots=True)
 class EmulatedLanes:
-    """The CPU plays device and host. Copies happen at the earliest or at the latest legal moment.
+    """The CPU plays device and host. Copies, and what the host computes, happen as early or as late as is legal.
 
     Memory that holds nothing yet, and memory that was given back, is filled with NaN: a missing wait shows in the
     results instead of passing by luck.
     """
 
     early: Callable[[], bool] = field(default=lambda: True)
-    """Asked at each copy: True to copy when it is issued, False to copy when somebody waits for it."""
+    """Asked at each of these: True to do it when it is issued, False to do it when somebody waits for it."""
     poison: bool = True  # fill memory with NaN
-    _pending: dict[str, deque[_Copy]] = field(default_factory=lambda: {"out": deque(), "in": deque()})
+    _pending: dict[Lane, deque[_Asked]] = field(
+        default_factory=lambda: {"out": deque(), "in": deque(), "host": deque()}
+    )
 
     def begin(self) -> None:
         pass
@@ -103,29 +145,34 @@ class EmulatedLanes:
     def now(self) -> None:
         """The compute stream does everything at once."""
 
-    def copy(self, way: Direction, device: torch.UntypedStorage, host: torch.Tensor, after: Sequence[Any]) -> _Copy:
-        copy = _Copy(way, device, host, after)
-        self._pending[way].append(copy)
-        if self.early():
-            self.wait(copy)
-        return copy
+    def copy(self, way: Direction, device: torch.UntypedStorage, host: torch.Tensor, after: Sequence[Any]) -> _Asked:
+        return self._issue(_Copy(way, device, host, after))
 
-    def wait(self, event: _Copy | None) -> None:
+    def compute(self, work: Work, after: Sequence[Any]) -> _Asked:
+        return self._issue(_Computation(work, after))
+
+    def _issue(self, asked: _Asked) -> _Asked:
+        self._pending[asked.lane].append(asked)
+        if self.early():
+            self.wait(asked)
+        return asked
+
+    def wait(self, event: _Asked | None) -> None:
         while event is not None and not event.done:
-            first = self._pending[event.way][0]
+            first = self._pending[event.lane][0]
             for earlier in first.after:
                 self.wait(earlier)
             first.carry_out()
-            self._pending[event.way].popleft()  # not before: one that is interrupted is carried out later
+            self._pending[event.lane].popleft()  # not before: one that is interrupted is carried out later
 
     def host_memory(self, nbytes: int) -> torch.Tensor:
         host = torch.from_numpy(np.empty(nbytes, dtype=np.uint8))  # no operation, so that no meter counts it
         return host.fill_(0xFF) if self.poison else host
 
-    def finish(self, way: Direction | None = None) -> None:
-        for copies in [*self._pending.values()] if way is None else [self._pending[way]]:
-            if copies:
-                self.wait(copies[-1])
+    def finish(self, lane: Lane | None = None) -> None:
+        for asked in [*self._pending.values()] if lane is None else [self._pending[lane]]:
+            if asked:
+                self.wait(asked[-1])
 
 
 def _moment_on(stream: torch.cuda.Stream) -> torch.cuda.Event:
@@ -135,17 +182,49 @@ def _moment_on(stream: torch.cuda.Stream) -> torch.cuda.Event:
     return event
 
 
+@dataclass(slots=True, eq=False)
+class _OnHost:
+    """The event of what a thread of the host computes."""
+
+    over: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(slots=True, eq=False)
+class _Later:
+    """The event of a copy that waits for the host, and is issued once it may start."""
+
+    way: Direction
+    given: tuple[torch.UntypedStorage, torch.Tensor] | None
+    after: Sequence[Any]
+    issued: threading.Event = field(default_factory=threading.Event)
+    end: Any = None  # once it is issued
+
+    @property
+    def may_start(self) -> bool:
+        """Whether all that it waits for is known to CUDA's streams."""
+        return all(not isinstance(one, _OnHost) or one.over.is_set() for one in self.after)
+
+
 class CudaLanes:
     """A CUDA device and pinned host memory: the current stream computes, one stream copies out and one copies in.
 
     Device buffers are allocated on the compute stream and given back only after that stream waits for the copy's end:
     the caching allocator needs no `record_stream`.
+
+    A thread of its own computes on the host. Streams cannot wait for it: a copy that does, and those after it, are
+    issued when it is over.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._compute = torch.cuda.current_stream(device)
         self._streams = {"out": torch.cuda.Stream(device), "in": torch.cuda.Stream(device)}
+        self._host: Any = ThreadPoolExecutor(1, "memsched-host")
+        self._last: _OnHost | None = None  # of what the host computes
+        self._lock = threading.Lock()
+        self._waiting: dict[Direction, deque[_Later]] = {"out": deque(), "in": deque()}
+        # What was issued by that thread. It must not be the last to have it, as who is told of that has a lock.
+        self._issued_later: list[Any] = []
 
     def begin(self) -> None:
         self._compute = torch.cuda.current_stream(self._device)
@@ -160,9 +239,19 @@ class CudaLanes:
         return _moment_on(self._compute)
 
     def copy(self, way: Direction, device: torch.UntypedStorage, host: torch.Tensor, after: Sequence[Any]) -> Any:
+        self._issued_later.clear()
+        asked = _Later(way, (device, host), after)
+        with self._lock:
+            if not self._waiting[way] and asked.may_start:
+                return self._issue(way, device, host, after)
+            self._waiting[way].append(asked)
+        return asked
+
+    def _issue(self, way: Direction, device: torch.UntypedStorage, host: torch.Tensor, after: Sequence[Any]) -> Any:
         stream = self._streams[way]
         for event in after:
-            stream.wait_event(event)
+            if not isinstance(event, _OnHost):
+                stream.wait_event(event.end if isinstance(event, _Later) else event)
         with torch.no_grad(), torch.cuda.stream(stream):
             if way == "out":
                 host.copy_(as_bytes(device), non_blocking=True)
@@ -170,17 +259,57 @@ class CudaLanes:
                 as_bytes(device).copy_(host, non_blocking=True)
         return _moment_on(stream)
 
-    def wait(self, event: torch.cuda.Event) -> None:
+    def _issue_those_that_may(self) -> None:
+        with self._lock:
+            for waiting in self._waiting.values():
+                while waiting and waiting[0].may_start:
+                    one = waiting[0]
+                    assert one.given is not None
+                    one.end = self._issue(one.way, *one.given, one.after)
+                    self._issued_later.append(one.given)
+                    one.given, one.after = None, ()
+                    one.issued.set()
+                    waiting.popleft()
+
+    def compute(self, work: Work, after: Sequence[Any]) -> _OnHost:
+        self._last = made = _OnHost()
+        self._host.submit(self._compute_on_host, work, after, made)
+        return made
+
+    def _compute_on_host(self, work: Work, after: Sequence[Any], event: _OnHost) -> None:
+        for one in after:
+            if isinstance(one, _Later):
+                one.issued.wait()
+                one.end.synchronize()
+            elif not isinstance(one, _OnHost):  # which is over, as there is one thread
+                one.synchronize()
+        try:
+            work()
+        finally:
+            event.over.set()
+            self._issue_those_that_may()
+
+    def wait(self, event: Any) -> None:
+        if isinstance(event, _OnHost):
+            event.over.wait()
+            return
+        if isinstance(event, _Later):
+            event.issued.wait()
+            event = event.end
         self._compute.wait_event(event)
 
     def host_memory(self, nbytes: int) -> torch.Tensor:
         return pinned(nbytes)
 
-    def finish(self, way: Direction | None = None) -> None:
-        if way is None:
+    def finish(self, lane: Lane | None = None) -> None:
+        if lane != "out" and self._last is not None:  # nothing that leaves waits for the host
+            self._last.over.wait()
+            self._issue_those_that_may()
+        if lane is None:
             torch.cuda.synchronize(self._device)
-        else:
-            self._streams[way].synchronize()
+        elif lane != "host":
+            self._streams[lane].synchronize()
+        self._issued_later.clear()
 
 
 def pinned(nbytes: int) -> torch.Tensor:

@@ -26,6 +26,7 @@ from memsched.torch.compiled.joint import states_called
 from memsched.torch.compiled.look import Loss, check_model, device_of, forward_of, then
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.parameters import Parameters
+from memsched.torch.compiled.plain_updates import after_step, plain_step
 from memsched.torch.compiled.private import compiled_apart, without_logs
 from memsched.torch.compiled.scaling import Scaling
 from memsched.torch.compiled.update_checks import check_parameters
@@ -196,7 +197,7 @@ class StepPlan(ShowsResult):
         """Bring states of the optimiser and parameters to the device, which the plan may keep on the host."""
         if self._updates is not None:
             with torch.inference_mode(False):
-                self._updates.home()
+                self._updates.states.home()
                 self._updates.parameters.home()
 
     def verify(self, *args: Any, **kwargs: Any) -> Verified:
@@ -222,8 +223,8 @@ class StepPlan(ShowsResult):
             if self._updates is not None and self._updates.how.updates:
                 if updates is None:
                     updates = self._updates.copy()
-                    updates.plain_step(model)
-                updated = updates.after(model)
+                    plain_step(updates, model)
+                updated = after_step(updates, model)
                 learning = {name: one for name, one in learning.items() if id(one) not in self._updates.trained}
             gradients = {name: one.grad for name, one in learning.items()}
             for one in (*model.parameters(), *learning.values()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ from memsched.errors import InfeasibleError, InvalidInputError, shown
 from memsched.problems.budget import parse_memory, slowest, warn_if_slow
 from memsched.problems.family import GraphFamily
 from memsched.study.auto import plan as plan_problem
-from memsched.support import checks
+from memsched.support import checks, quantities
 from memsched.support.arguments import public
 from memsched.support.documents import Document
 from memsched.torch.batches import narrowed, split_batch, told_of
@@ -33,6 +34,7 @@ from memsched.torch.compiled.plan import (
 from memsched.torch.compiled.private import graph_breaks, without_logs
 from memsched.torch.compiled.scaling import Scaling
 from memsched.torch.compiled.update_checks import scaling_of, updates_of
+from memsched.torch.compiled.update_costs import HostSpeed
 from memsched.torch.compiled.updates import Updates
 from memsched.torch.errors import CaptureError, told
 from memsched.torch.step_plan import Given, StepPlan, given_to
@@ -59,6 +61,7 @@ def plan_step(
     accumulate: bool = False,
     scaler: torch.amp.GradScaler | None = None,
     offload_parameters: bool = False,
+    update_on_host: bool | str | float = False,
 ) -> StepPlan:
     """Fit a training step, forward and loss and backward, into a memory budget.
 
@@ -105,6 +108,11 @@ def plan_step(
         With `update=True`, the plan also decides where parameters are, trained and frozen ones: each may be on the host
         while nothing reads it, and between steps, where its values then are in host memory (`StepPlan.bring_back`
         brings all to the device). Those that share their memory with others stay.
+    update_on_host : bool, str or float
+        With `update=True`, the plan also decides which updates the host computes, beside the device: the gradient goes
+        there, the parameter comes back, and the optimiser's states stay. With True the time of each is measured on this
+        machine; give the bytes per second that the host reads and writes, such as "100 GB/s", for another. Parameters
+        may be on the host, as with `offload_parameters`. What the host updates has the bits of its own kernels.
 
     Returns
     -------
@@ -140,11 +148,13 @@ def plan_step(
         raise InvalidInputError(f"rounds is {rounds!r}; give True or False: the planner decides how many there are")
     scaling = scaling_of(scaler, device_of(model))
     how = _how(update, max_norm, accumulate, scaled=scaling is not None)
-    _check_offload(offload_parameters, update, accumulate)
+    host = _host_speed(update_on_host)
+    _check_offload("offload_parameters", offload_parameters, update, accumulate)
+    _check_offload("update_on_host", update_on_host, update, accumulate)
     updates = None
     if update:
         asked: dict[str, Any] = {"update": update, "rounds": rounds, "planner": planner, "how": how}
-        updates = updates_of(model, optimizer, scaling, **asked, offload_parameters=offload_parameters)
+        updates = updates_of(model, optimizer, scaling, **asked, host=host, offload_parameters=offload_parameters)
     options = options_of(
         model,
         budget=budget,
@@ -182,15 +192,27 @@ def _how(update: bool, max_norm: float | None, accumulate: bool, *, scaled: bool
     return How(norm, adds=accumulate, scaled=scaled)
 
 
-def _check_offload(offload_parameters: bool, update: bool, accumulate: bool) -> None:
-    if not isinstance(offload_parameters, bool):
-        raise InvalidInputError(f"offload_parameters is {shown(offload_parameters)}; give True or False")
-    if offload_parameters and (accumulate or not update):
+def _check_offload(option: str, given: Any, update: bool, accumulate: bool) -> None:
+    if option == "offload_parameters" and not isinstance(given, bool):
+        raise InvalidInputError(f"{option} is {shown(given)}; give True or False")
+    if given is not False and (accumulate or not update):
         wrong = "accumulate is True" if accumulate else "update is not"
         raise InvalidInputError(
-            f"offload_parameters is True and {wrong}: gradients that wait for an update are on the device, and so are "
+            f"{option} is {shown(given)} and {wrong}: gradients that wait for an update are on the device, and so are "
             "their parameters; plan with update=True, without accumulate"
         )
+
+
+def _host_speed(given: Any) -> HostSpeed:
+    if isinstance(given, bool):
+        return "here" if given else None
+    rate = quantities.bandwidth("update_on_host", given) if isinstance(given, str) else checks.as_float(given)
+    if not 1 <= rate < math.inf:
+        raise InvalidInputError(
+            f"update_on_host is {shown(given)}; give True, or the bytes per second that the host reads and writes, "
+            'such as "100 GB/s"'
+        )
+    return rate
 
 
 def own_loss(result: Any) -> torch.Tensor:
@@ -259,6 +281,9 @@ class _Steps:
         known = {key: document}
         if self._updates is not None:
             self._updates.parameters_at = made.result.schedule.border
+            places = {op.node.name: op.update.place for op in joint.operations if op.update is not None}
+            hosted = (step["update"] for step in made.result.schedule.steps if "update" in step)
+            self._updates.hosted = frozenset(places[name] for name in hosted)
         of = self._model, self._loss, self._given, options
         return StepPlan(*of, made.result, made, known, self._updates, self._scaling)
 

@@ -1,5 +1,6 @@
 #include "memsched/planners/selective/orders.h"
 
+#include "memsched/model/variants.h"
 #include "memsched/order/order.h"
 #include "memsched/support/mix.h"
 

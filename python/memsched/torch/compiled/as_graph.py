@@ -55,6 +55,11 @@ def state_name(op: Operation) -> str:
     return states_called(op.update.place)
 
 
+def gradients_of(op: Operation) -> Sequence[int]:
+    """The storages that an update reads and does not change: of its gradient, and of what that is clipped by."""
+    return op.reads[1:]
+
+
 def held_storages(joint: Joint) -> set[int]:
     """Storages that the caller holds: parameters, inputs, results, and the gradient of a loss."""
     return constants(joint).union(joint.storages_in((*joint.primals, *returned(joint), *_losses(joint))))
@@ -237,7 +242,15 @@ class _Part:
         self._held -= (travelling := travelling_in(joint).keys())
         updates = [(op, op.update) for op in joint.operations if op.update is not None]
         self._sources -= (lasting := {op.reads[0] for op, _ in updates} | travelling)
-        self._done: list[str] = []  # tensors without bytes that updates write
+        kept = self._held.union(self._sources, self._gradients)
+        self._on_host = {
+            op.number for op, one in updates if one.host_seconds is not None and kept.isdisjoint(gradients_of(op))
+        }
+        # What computes for these comes before the end of the step, and they need not.
+        self._awaited = {
+            joint.storages[n].writer for op, _ in updates if op.number in self._on_host for n in gradients_of(op)
+        }
+        self._done: list[str] = []  # tensors without bytes that the end of the step reads
         self._chain: str | None = None  # the tensor without bytes that the next operation in order reads
         self._left = ""  # orders the backward after the forward
         self.gathered = 0  # bytes of the gradients that other backwards have returned before
@@ -283,6 +296,8 @@ class _Part:
             reads += [self._chain] if self._chain is not None else []
             self._chain = self._order(op.node.name)
             writes.append(self._chain)
+        if op.number in self._awaited:
+            writes.append(self._end_after(op))
         seconds, workspace, kernels = self._costs[op.number]
         within = self._visit.sizes.within(op.node) + (self._value if op.backward else 0) + self.gathered
         within += self._visit.sizes.total(self._held.intersection(op.writes)) if len(op.writes) > 1 else 0
@@ -299,10 +314,10 @@ class _Part:
         }
 
     def _update(self, op: Operation, update: Update) -> dict[str, Any]:
-        """An update comes after all that reads its parameter, and before the end of the step."""
+        """An update comes after all that reads its parameter, and before the end of the step if it cannot leave."""
         changed = [self._name(op.reads[0]), *([self._prefix + state_name(op)] if update.state else [])]
-        gradients = [self._name(n) for n in op.reads[1:] if n not in self._sources]
-        self._done.append(self._order(op.node.name))
+        gradients = [self._name(n) for n in gradients_of(op) if n not in self._sources]
+        on_host = op.number in self._on_host
         return {
             "name": self._prefix + op.node.name,
             "phase": "bwd",
@@ -310,7 +325,7 @@ class _Part:
             "layer": op.number,
             "reads": [*changed, *gradients],
             "updates": changed,
-            "writes": [*map(self._name, op.writes), self._done[-1]],
+            "writes": [*map(self._name, op.writes), *([] if on_host else [self._end_after(op)])],
             "choices": [
                 {
                     "alg": "plain",
@@ -319,7 +334,13 @@ class _Part:
                 }
             ],
             "once": True,
+            **({"host_time": update.host_seconds} if on_host else {}),
         }
+
+    def _end_after(self, op: Operation) -> str:
+        """What orders the end of the step after an operation."""
+        self._done.append(self._order(f"{op.node.name}, for the end" if op.once and not op.update else op.node.name))
+        return self._done[-1]
 
     def _point(self, name: str, reads: list[str], writes: list[str]) -> dict[str, Any]:
         outside = self._visit.loss.most if name == LEAVE else self._value

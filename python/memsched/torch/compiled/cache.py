@@ -46,6 +46,8 @@ def key_of(graph: Graph, asked: Mapping[str, Any], *, exact: bool) -> str:
     for op in document["ops"]:
         for choice in op["choices"]:
             choice["time"] = 0.0
+        if "host_time" in op:
+            op["host_time"] = 0.0
     if not exact:
         document["resident"] = 0
     known = {"memsched": __version__, "torch": torch.__version__, "asked": dict(asked), "graph": document}

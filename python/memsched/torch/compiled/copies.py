@@ -7,13 +7,13 @@ import functools
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
 
 from memsched.errors import MemschedError
-from memsched.torch.lanes import Direction, Lanes, lanes_on
+from memsched.torch.lanes import Lane, Lanes, Work, as_bytes, lanes_on
 
 _R = TypeVar("_R")
 
@@ -37,7 +37,7 @@ class Traffic:
         self._lock = threading.RLock()  # threads that train share a device's copies
         self._spare: dict[int, list[torch.Tensor]] = {}  # by bytes; no list is empty
         self._events: dict[int, Any] = {}  # of copies, by the address of the storage that they write
-        self._reads: dict[int, Any] = {}  # of copies that have not arrived, by the address of the host memory they read
+        self._reads: dict[int, Any] = {}  # of the last copies to the device, by the address of what they read
         self._layouts: dict[int, tuple[Any, ...]] = {}  # of what was copied, by the address of its host memory
 
     @property
@@ -49,13 +49,25 @@ class Traffic:
     def offload(self, value: torch.Tensor) -> torch.Tensor:
         """Begin to copy the bytes of a tensor to the host; it must stay until `gone`."""
         self.lanes.begin()
-        storage = value.untyped_storage()
-        nbytes = storage.nbytes()
+        host = self._host_of(value)
+        self._events[self._key(host)] = self.lanes.copy("out", value.untyped_storage(), host, [self.lanes.now()])
+        return host
+
+    @_one_at_a_time
+    def adopt(self, value: torch.Tensor) -> torch.Tensor:
+        """A copy of a tensor that lies on the host, as if it had been offloaded."""
+        host = self._host_of(value)
+        as_bytes(host.untyped_storage()).copy_(as_bytes(value.untyped_storage()))
+        self._events[self._key(host)] = self.lanes.now()
+        return host
+
+    def _host_of(self, value: torch.Tensor) -> torch.Tensor:
+        """Host memory for a tensor, and its layout there."""
+        nbytes = value.untyped_storage().nbytes()
         self._used += nbytes
         memory = self._take_spare(nbytes) if nbytes in self._spare else self._new_memory(nbytes)
         host = torch.from_numpy(memory.numpy())  # a tensor of its own: when it is dropped, the memory is spare
         key = host.untyped_storage()._cdata
-        self._events[key] = self.lanes.copy("out", storage, host, [self.lanes.now()])
         layout = value.dtype, value.storage_offset(), value.shape, value.stride()
         self._layouts[key] = *layout, value.is_conj(), value.is_neg()
         weakref.finalize(host.untyped_storage(), self._take_back, key, memory).atexit = False
@@ -90,23 +102,36 @@ class Traffic:
         event = self.lanes.copy("in", storage, host, [self.lanes.now(), self._events[key]])
         self._events[storage._cdata] = self._reads[key] = event
         weakref.finalize(storage, self._given_up, storage._cdata).atexit = False
-        dtype, offset, shape, stride, conjugated, negated = self._layouts[key]
+        dtype, offset, shape, stride, *marks = self._layouts[key]
         value = torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, shape, stride)
-        value = torch._conj(value) if conjugated else value  # what the bytes stand for, not what they are
-        return torch._neg_view(value) if negated else value
+        return _marked(value, *marks)
+
+    @_one_at_a_time
+    def on_host(self, host: torch.Tensor) -> torch.Tensor:
+        """What was copied to the host, as a tensor there; only what the host computes may look at it."""
+        dtype, offset, shape, stride, *marks = self._layouts[self._key(host)]
+        return _marked(host.view(dtype).as_strided(shape, stride, offset), *marks)
+
+    @_one_at_a_time
+    def compute(self, work: Work, reads: Sequence[torch.Tensor], changes: Sequence[torch.Tensor]) -> None:
+        """Let the host do some work once copies on the host are complete that it reads, or changes."""
+        self.lanes.begin()
+        after = [self._events[self._key(one)] for one in (*reads, *changes)]
+        after += [self._reads[key] for one in changes if (key := self._key(one)) in self._reads]
+        event = self.lanes.compute(work, after)
+        self._events |= {self._key(one): event for one in changes}
 
     @_one_at_a_time
     def arrived(self, value: torch.Tensor, host: torch.Tensor) -> torch.Tensor:
         """Let the computation wait until a tensor is back; its copy on the host must stay until then."""
         self.lanes.begin()
         self.lanes.wait(self._events.pop(value.untyped_storage()._cdata))
-        self._reads.pop(host.untyped_storage()._cdata, None)
         return value
 
     @_one_at_a_time
-    def finish(self, way: Direction) -> None:
-        """Let the calling thread wait until all copies of one direction have ended."""
-        self.lanes.finish(way)
+    def finish(self, lane: Lane) -> None:
+        """Let the calling thread wait until all copies of one direction have ended, or all that the host computes."""
+        self.lanes.finish(lane)
 
     @_one_at_a_time
     def _given_up(self, key: int) -> None:
@@ -136,6 +161,12 @@ class Traffic:
         self._used -= memory.numel()
         if self._used + self.spare_bytes + memory.numel() <= self.most:
             self._spare.setdefault(memory.numel(), []).append(memory)
+
+
+def _marked(value: torch.Tensor, conjugated: bool, negated: bool) -> torch.Tensor:
+    """What the bytes stand for, not what they are."""
+    value = torch._conj(value) if conjugated else value
+    return torch._neg_view(value) if negated else value
 
 
 _TRAFFIC: dict[torch.device, Traffic] = {}
@@ -192,6 +223,10 @@ def prefetch(host: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 def arrived(value: torch.Tensor, host: torch.Tensor) -> torch.Tensor:
     return traffic_on(value.device).arrived(value, host)
+
+
+def on_host(host: torch.Tensor, device: torch.device) -> torch.Tensor:
+    return traffic_on(device).on_host(host)
 
 
 def kept(value: torch.Tensor, whole: bool) -> torch.Tensor:

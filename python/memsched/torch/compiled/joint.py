@@ -45,6 +45,7 @@ class Update:
     workspace: int
     touched: int  # bytes that its operations read and write
     calls: int  # how many operations it has
+    host_seconds: float | None = None  # on the host; None: it does not run there
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,6 +128,10 @@ class Parameters:
         """One is on the device again; returns it."""
         return _COPIES[self.named[name]].arrive(self.named[name])
 
+    def on_host(self, parameter: torch.Tensor) -> torch.Tensor:
+        """What is on the host of one that is there alone."""
+        return _COPIES[parameter].there()
+
     def updated(self, parameter: torch.Tensor) -> None:
         """One was changed: what is on the host is of before."""
         if parameter in _COPIES:
@@ -191,6 +195,10 @@ class _Copies:
     def _on_host(self) -> torch.Tensor:
         assert self._host is not None
         return self._host.view(self._dtype).as_strided(self._shape, self._stride)
+
+    def there(self) -> torch.Tensor:
+        assert self._leaving is None
+        return self._on_host()
 
     def follow(self, parameter: torch.Tensor, here: bool) -> None:
         """Between two steps: bring it to the device, or let it be on the host alone."""

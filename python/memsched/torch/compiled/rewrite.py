@@ -63,9 +63,9 @@ class _Writer:
         self.held = held_storages(joint)
         self.drawn_from = drawn_from(joint.module.graph, {op.node for op in joint.operations if op.random})
         # What others may hold when a half is over: results, and gradients that updates are given.
-        self.returned = set(joint.storages_in(joint.results)).union(
-            *(op.reads for op in joint.operations if op.update is not None)
-        )
+        on_host = {step["update"] for step in backward if "update" in step}
+        updates = [op for op in joint.operations if op.update is not None and op.node.name not in on_host]
+        self.returned = set(joint.storages_in(joint.results)).union(*(op.reads for op in updates))
         self.operations = {op.node.name: op for op in joint.operations}
         self.storages = {name_of(joint, s.number): s.number for s in joint.storages}
         self.updates = {state_name(op): op.node for op in joint.operations if op.update and op.update.state}
@@ -105,7 +105,7 @@ class _Writer:
 
 
 _COPIES = {copies.offload, copies.prefetch, copies.arrived, copies.gone, update_calls.arrived_parameter}
-_COPIES |= {*update_calls.TRAVEL.values(), *update_calls.TRAVEL_PARAMETER.values()}
+_COPIES |= {*update_calls.TRAVEL.values(), *update_calls.TRAVEL_PARAMETER.values(), update_calls.update_on_host}
 
 
 @dataclass(slots=True)
@@ -144,6 +144,9 @@ class _Half:
             self.run(self.writer.operations[step["run"]])
             return
         (verb, name), *_ = step.items()
+        if verb == "update":
+            self.update_on_host(self.writer.operations[name])
+            return
         if name in self.writer.updates:
             serial, place, *_ = self.writer.updates[name].args
             self._call(update_calls.TRAVEL[verb], (serial, place), None)
@@ -194,6 +197,23 @@ class _Half:
         elif verb == "free":
             self._forget(storage)
             self.freed.add(storage)
+
+    def update_on_host(self, op: Any) -> None:
+        """Write an update that runs there, by copies of what it reads."""
+        serial, place, _, gradient, copied, *factor = op.node.args
+        given = self._on_host(gradient), copied, *map(self._on_host, factor)
+        self._call(update_calls.update_on_host, (serial, place, *given), None)
+
+    def _on_host(self, node: fx.Node) -> fx.Node:
+        """What stands for a node on the host: what was copied of its storage, or a view of that."""
+        (storage,) = self.joint.storages_of(node)
+        if node is self._holder(storage) or node.target is operator.getitem:
+            return self._call(copies.on_host, (self._host_copy(storage), self.joint.device), None)
+        new = self.graph.node_copy(
+            node, lambda one: self._on_host(one) if self.joint.storages_of(one) else self.value(one)
+        )
+        new.meta = dict(node.meta)
+        return new
 
     def run(self, op: Any) -> None:
         """Write an operation, and take its results apart."""

@@ -21,7 +21,7 @@ class Scaling:
     def __init__(self, scaler: GradScaler) -> None:
         self.scaler = scaler
         self.skips = False  # whether a gradient of the present step is not finite
-        self._inverse: torch.Tensor | None = None
+        self._inverses: dict[str, torch.Tensor] = {}  # of the scale, by type of device
 
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
         """The loss times the scale."""
@@ -31,8 +31,9 @@ class Scaling:
     def begin(self, device: torch.device) -> None:
         """A step begins."""
         self.skips = False
-        scale = torch.tensor(self.scaler.get_scale(), dtype=torch.float32, device=device)
-        self._inverse = scale.double().reciprocal().float()
+        scale = torch.tensor(self.scaler.get_scale(), dtype=torch.float32, device="cpu")
+        inverse = scale.double().reciprocal().float()
+        self._inverses = {one.type: inverse.to(one) for one in (torch.device("cpu"), device)}
 
     def figures(self, gradient: torch.Tensor, like: torch.Tensor | None, *, measured: bool, own: bool) -> torch.Tensor:
         """What a scaled gradient is told by.
@@ -51,7 +52,8 @@ class Scaling:
     def unscale(self, gradient: torch.Tensor) -> None:
         """In place."""
         alone = {"dtype": torch.float32, "device": gradient.device}
-        inverse = torch.ones((), **alone) if self._inverse is None else self._inverse.to(gradient.device)
+        known = self._inverses.get(gradient.device.type)
+        inverse = torch.ones((), **alone) if known is None else known.to(gradient.device)
         torch._amp_foreach_non_finite_check_and_unscale_([gradient], torch.zeros((), **alone), inverse)
 
     def decide(self, figures: Sequence[torch.Tensor]) -> None:

@@ -10,11 +10,11 @@ from memsched.torch.compiled.as_graph import END, LEAVE, RETURN, Step, prefix
 
 
 def steps_of(
-    steps: Iterable[Step], visit: int, visits: int, states: Collection[str] = ()
+    steps: Iterable[Step], visit: int, visits: int, lasting: Collection[str] = ()
 ) -> tuple[list[Step], list[Step]]:
     """The steps that a visit's forward and its backward carry out, of those of a schedule for the whole step.
 
-    Tensors called as `states` may also travel after the end of the step, as its backward carries out.
+    Tensors called as `lasting` may also travel after the end of the step, as its backward carries out with all updates.
 
     Between the two other graphs run. What of this visit is listed there and makes room is done by its forward; a
     prefetch waits for its backward.
@@ -31,14 +31,14 @@ def steps_of(
         if verb == "run" and name == END:
             ended = True
         elif ended:
-            backward += [{verb: name}] if name in states else []
+            backward += [{verb: name}] if name in lasting or verb in ("run", "update") else []
         elif verb == "run" and name == LEAVE:
             left = True
             forward.append({verb: name})
         elif verb == "run" and name == RETURN:
             here = backward
         else:
-            if left and verb in ("run", "prefetch"):
+            if left and verb in ("run", "prefetch", "update"):
                 here = backward
             here.append({verb: name})
     return forward, backward
@@ -88,4 +88,4 @@ def joined(
 
 def _read(step: Step) -> tuple[str, str]:
     """Verb and name of a step."""
-    return next((key, str(step[key])) for key in ("run", "offload", "prefetch", "free") if key in step)
+    return next((key, str(step[key])) for key in ("run", "update", "offload", "prefetch", "free") if key in step)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
 from memsched.torch.compiled.copies import traffic_on
+from memsched.torch.optimizer_state import trained_by
 
 
 def _is_large(value: object) -> bool:
@@ -17,6 +19,81 @@ def _is_large(value: object) -> bool:
 def states_in(state: Mapping[str, Any]) -> list[torch.Tensor]:
     """Those of a parameter that may travel: all but single numbers."""
     return [one for one in state.values() if _is_large(one)]
+
+
+class States:
+    """Of an optimiser, by the place of their parameter. All plans of an optimiser share where they are."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer, self._trained = optimizer, trained_by(optimizer)
+        self._travels = _TRAVELS.setdefault(optimizer, {})
+
+    def of(self, place: int) -> dict[str, Any]:
+        """What the optimiser has; nothing before its first step."""
+        return self._optimizer.state.get(self._trained[place], {})
+
+    def has_left(self, place: int) -> bool:
+        """Whether there is a good copy on the host."""
+        return place in self._travels
+
+    @property
+    def some_have_left(self) -> bool:
+        """Whether there is one of any."""
+        return bool(self._travels)
+
+    def follow(self, where: Mapping[int, str]) -> None:
+        """Between two steps: bring each to the device, or let it be on the host alone."""
+        for place, travelling in [*self._travels.items()]:
+            if where.get(place, "device") == "device" or not travelling.settle(self.of(place)):
+                self.home(place)
+        for place, there in where.items():
+            if there == "host" and place not in self._travels:
+                self.offload(place)
+                self.free(place)
+
+    def home(self, place: int | None = None) -> None:
+        """Bring those of one parameter to the device, or all."""
+        for one in [*self._travels] if place is None else [place]:
+            self._travels.pop(one).home(self.of(one))
+
+    def on_device(self, place: int) -> Iterator[torch.Tensor]:
+        """What has memory there."""
+        yield from self._travels[place].on_device() if place in self._travels else states_in(self.of(place))
+
+    def on_host(self, place: int) -> list[torch.Tensor]:
+        """What is on the host, as copies know it."""
+        return self._travels[place].on_host() if place in self._travels else []
+
+    def made_on_host(self, place: int, state: dict[str, Any]) -> None:
+        """An update on the host has these; it may have made them, or others in their place."""
+        self._optimizer.state[self._trained[place]] = state
+        if states_in(state) and (place not in self._travels or not self._travels[place].settle(state)):
+            self._travels[place] = Travelling(self._trained[place].device)
+            self._travels[place].adopt(state)
+
+    # What generated code calls, by places.
+
+    def offload(self, place: int) -> None:
+        """Begin to copy them to the host."""
+        if states_in(state := self.of(place)):
+            self._travels[place] = Travelling(self._trained[place].device)
+            self._travels[place].offload(state)
+
+    def free(self, place: int) -> None:
+        """From now on they are on the host alone."""
+        if place in self._travels:
+            self._travels[place].free(self.of(place))
+
+    def prefetch(self, place: int) -> None:
+        """Begin to copy them back."""
+        if place in self._travels:
+            self._travels[place].prefetch()
+
+    def arrive(self, place: int) -> None:
+        """They are on the device again, and about to change."""
+        if place in self._travels:
+            self._travels[place].arrive(self.of(place))
+            del self._travels[place]
 
 
 class Travelling:
@@ -37,15 +114,31 @@ class Travelling:
                 self._hosts[name] = traffic_on(value.device).offload(value)
                 self._leaving[name] = value
 
+    def adopt(self, state: dict[str, Any]) -> None:
+        """They were made on the host, and stay there."""
+        traffic = traffic_on(self._device)
+        for name, value in state.items():
+            if _is_large(value):
+                self._hosts[name] = traffic.adopt(value)
+                self._show(name, value, state)
+
+    def on_host(self) -> list[torch.Tensor]:
+        """What they are on the host, as copies know it, while they are there alone."""
+        return [*self._hosts.values()]
+
     def free(self, state: dict[str, Any]) -> None:
         """From now on the optimiser has what is on the host."""
         for name, value in self._leaving.items():
             traffic_on(value.device).gone(value, self._hosts[name], False)
-            flat = self._hosts[name].view(value.dtype)
-            state[name] = flat.as_strided(value.shape, value.stride(), value.storage_offset())
-            self._shown[name] = _Shown(state[name])
+            self._show(name, value, state)
         self._leaving = {}
         self.drop()
+
+    def _show(self, name: str, value: torch.Tensor, state: dict[str, Any]) -> None:
+        """Let the optimiser have what is on the host of a value."""
+        flat = self._hosts[name].view(value.dtype)
+        state[name] = flat.as_strided(value.shape, value.stride(), value.storage_offset())
+        self._shown[name] = _Shown(state[name])
 
     def drop(self) -> None:
         """What is on its way back, or has come back, is not needed."""
@@ -91,6 +184,10 @@ class Travelling:
         """What has memory there."""
         yield from self._leaving.values()
         yield from self._coming.values()
+
+
+_TRAVELS: weakref.WeakKeyDictionary[torch.optim.Optimizer, dict[int, Travelling]] = weakref.WeakKeyDictionary()
+# Of each optimiser, by place: what has a good copy on the host.
 
 
 class _Shown:

@@ -17,7 +17,7 @@ from torch import fx
 from memsched._core import Graph
 from memsched.errors import InternalError, MemschedError
 from memsched.result import Result
-from memsched.torch.compiled.as_graph import LEAVE, RETURN, Step, Visit, prefix, state_name
+from memsched.torch.compiled.as_graph import LEAVE, RETURN, Step, Visit, gradients_of, name_of, prefix, state_name
 from memsched.torch.compiled.compiled_plan import CompiledPlan
 from memsched.torch.compiled.copies import expect
 from memsched.torch.compiled.joint import Joint, read_joint
@@ -292,9 +292,12 @@ class Unit:
         So many bytes of gradients that arrive otherwise than traced are planned.
         """
         expect(self.joint.device, plan.result.timeline.bytes_out)
-        states = {state_name(op) for op in self.joint.operations if op.update and op.update.state}
-        states.update(map(parameter_called, travelling_in(self.joint).values()))
-        forward, backward = steps_of(plan.result.schedule.steps, visit, visits, states)
+        updates = [op for op in self.joint.operations if op.update]
+        lasting = {state_name(op) for op in updates if op.update and op.update.state}
+        lasting.update(map(parameter_called, travelling_in(self.joint).values()))
+        on_host = {n for op in updates if op.update and op.update.host_seconds is not None for n in gradients_of(op)}
+        lasting.update(name_of(self.joint, n) for n in on_host.difference(self.joint.storages_in(self.joint.gradients)))
+        forward, backward = steps_of(plan.result.schedule.steps, visit, visits, lasting)
         key = str((sizes and sizes.values, forward, backward))
         if (key, None) not in self._code:
             for serial in (None, self.laps.serial) if self.laps is not None else (None,):

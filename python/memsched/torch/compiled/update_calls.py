@@ -45,16 +45,23 @@ def common_factor(serial: int, figures: Sequence[torch.Tensor]) -> torch.Tensor:
     return KNOWN[serial].factor(figures)
 
 
+def update_on_host(
+    serial: int, place: int, gradient: torch.Tensor, copied: bool, factor: torch.Tensor | None = None
+) -> None:
+    """By what is on the host of a gradient, and of a factor."""
+    KNOWN[serial].update_on_host(place, gradient, copied, factor)
+
+
 def offload(serial: int, place: int) -> None:
-    KNOWN[serial].offload(place)
+    KNOWN[serial].states.offload(place)
 
 
 def free(serial: int, place: int) -> None:
-    KNOWN[serial].free(place)
+    KNOWN[serial].states.free(place)
 
 
 def prefetch(serial: int, place: int) -> None:
-    KNOWN[serial].prefetch(place)
+    KNOWN[serial].states.prefetch(place)
 
 
 TRAVEL = {"offload": offload, "free": free, "prefetch": prefetch}

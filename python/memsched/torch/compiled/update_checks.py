@@ -13,6 +13,7 @@ from memsched.torch.compiled.how import How
 from memsched.torch.compiled.look import device_of
 from memsched.torch.compiled.parameters import Parameters, bring_back, may_travel
 from memsched.torch.compiled.scaling import Scaling
+from memsched.torch.compiled.update_costs import HostSpeed
 from memsched.torch.compiled.updates import Updates
 from memsched.torch.optimizer_state import called_around, check_owner, form_of, trained_by
 
@@ -54,6 +55,7 @@ def updates_of(
     planner: str,
     how: How,
     offload_parameters: bool = False,
+    host: HostSpeed = None,
 ) -> Updates:
     """The updates of a step that is to be planned with them.
 
@@ -88,8 +90,9 @@ def updates_of(
     if scaling is not None:
         _check_scaled(optimizer)
     bring_back(model.parameters())
-    parameters = Parameters(may_travel(model, device_of(model)) if offload_parameters else {})
-    updates = Updates(optimizer, how=how, scaling=scaling, parameters=parameters)
+    travels = offload_parameters or host is not None
+    parameters = Parameters(may_travel(model, device_of(model)) if travels else {})
+    updates = Updates(optimizer, how=how, scaling=scaling, parameters=parameters, host=host)
     updates.names_of = parameters.names_in(model)
     updates.names = {name: (id(one), one.requires_grad) for name, one in model.named_parameters()}
     check_parameters(model, updates)

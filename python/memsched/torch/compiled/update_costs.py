@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections import defaultdict
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -24,13 +26,18 @@ from memsched.torch.optimizer_state import distinct_bytes, trained_by
 
 SMALL = 1e-3  # a gradient
 _LATER = 1000  # steps, after which an optimiser may do more: RAdam does from its sixth on
+_MOST = 2**22  # elements of a parameter whose update is timed; a larger one takes as much longer
+_REPEATS = 3
+
+HostSpeed = float | Literal["here"] | None
+"""Bytes a second that the host reads and writes as it updates; "here": as measured; None: it updates nothing."""
 
 
 class UpdateCosts:
     """Of an optimiser, by parameters that are alike."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, clipped: bool) -> None:
-        self._optimizer, self._clipped = optimizer, clipped
+    def __init__(self, optimizer: torch.optim.Optimizer, clipped: bool, host: HostSpeed = None) -> None:
+        self._optimizer, self._clipped, self._host = optimizer, clipped, host
         self._known: dict[Any, Update] = {}
 
     def of(self, parameter: torch.Tensor, group: Mapping[str, Any]) -> Update:
@@ -38,8 +45,46 @@ class UpdateCosts:
         options = {name: one for name, one in group.items() if isinstance(one, int | float | str)}
         key = parameter.shape, parameter.stride(), parameter.dtype, parameter.device, str(options)
         if key not in self._known:
-            self._known[key] = self._looked_at(parameter, group)
+            found = self._looked_at(parameter, group)
+            self._known[key] = replace(found, host_seconds=self._on_host(parameter, group, found))
         return self._known[key]
+
+    def _on_host(self, parameter: torch.Tensor, group: Mapping[str, Any], update: Update) -> float | None:
+        """Seconds of an update on the host; None where none can run there."""
+        apart = parameter.device.type != "cpu"
+        numbers = any(isinstance(one, torch.Tensor) and one.device.type != "cpu" for one in group.values())
+        if self._host is None or parameter.is_complex() or (apart and (update.numbers or numbers)):
+            return None
+        if any(group.get(name) for name in ("fused", "capturable")):  # as they are for the device
+            return None
+        if isinstance(self._host, float):
+            return update.touched / self._host
+        try:
+            return self._timed(parameter, group)
+        except Exception:  # of any kind: what the device does may not be there
+            return None
+
+    def _timed(self, parameter: torch.Tensor, group: Mapping[str, Any]) -> float:
+        rows = max(1, _MOST * len(parameter) // parameter.numel()) if parameter.numel() > _MOST else None
+        shape = (rows, *parameter.shape[1:]) if rows is not None else parameter.shape
+        like = torch.nn.Parameter(torch.ones(shape, dtype=parameter.dtype, device="cpu"))
+        best = float("inf")
+        with self._trial(like, group) as trial:
+            for _ in range(1 + _REPEATS):  # the first makes the state
+                like.grad = torch.full_like(like, SMALL)
+                began = time.perf_counter()
+                type(trial).step(trial)
+                best = min(best, time.perf_counter() - began)
+        return best * parameter.numel() / like.numel()
+
+    @contextmanager
+    def _trial(self, like: torch.Tensor, group: Mapping[str, Any]) -> Iterator[Any]:
+        """A copy of the optimiser that updates one parameter."""
+        with unset_fake_temporarily(), optimizer_hooks_aside(), generators_unchanged():
+            memo: dict[int, Any] = {id(one): one for one in trained_by(self._optimizer)}
+            trial: Any = copy.deepcopy(self._optimizer, {**memo, id(self._optimizer.state): defaultdict(dict)})
+            trial.param_groups = [{**group, "params": [like]}]
+            yield trial
 
     def _looked_at(self, parameter: torch.Tensor, group: Mapping[str, Any]) -> Update:
         """From updates of its like without data: the first makes the state, and the last is one of long after."""
@@ -56,28 +101,25 @@ class UpdateCosts:
             ) from error
 
     def _stepped(self, parameter: torch.Tensor, group: Mapping[str, Any], mode: AbstractContextManager[Any]) -> Update:
-        with unset_fake_temporarily(), optimizer_hooks_aside(), generators_unchanged():
-            memo: dict[int, Any] = {id(one): one for one in trained_by(self._optimizer)}
-            trial: Any = copy.deepcopy(self._optimizer, {**memo, id(self._optimizer.state): defaultdict(dict)})
-            with mode:
-                size, stride = parameter.shape, parameter.stride()
-                kind: Any = {"dtype": parameter.dtype, "device": parameter.device}
-                like = torch.nn.Parameter(torch.empty_strided(size, stride, **kind).fill_(1.0))
-                trial.param_groups = [{**group, "params": [like]}]
-                workspace = 0
-                for turn in range(3):
-                    if turn == 2 and isinstance(count := trial.state[like].get("step"), torch.Tensor):
-                        count.add_(_LATER)
-                    like.grad = torch.empty_strided(size, stride, **kind).fill_(SMALL)
-                    held = [like, like.grad, *states_in(trial.state[like])]
-                    with Meter(parameter.device.type) as meter, _Touched() as touched:
-                        meter.count(held)
-                        before = meter.live
-                        if self._clipped:
-                            total = torch.ones((), dtype=parameter.real.dtype, device=parameter.device)
-                            like.grad.mul_(total)
-                        type(trial).step(trial)
-                    workspace = max(workspace, meter.peak - before if turn else 0)
+        size, stride = parameter.shape, parameter.stride()
+        kind: Any = {"dtype": parameter.dtype, "device": parameter.device}
+        with unset_fake_temporarily(), mode:
+            like = torch.nn.Parameter(torch.empty_strided(size, stride, **kind).fill_(1.0))
+        with self._trial(like, group) as trial, mode:
+            workspace = 0
+            for turn in range(3):
+                if turn == 2 and isinstance(count := trial.state[like].get("step"), torch.Tensor):
+                    count.add_(_LATER)
+                like.grad = torch.empty_strided(size, stride, **kind).fill_(SMALL)
+                held = [like, like.grad, *states_in(trial.state[like])]
+                with Meter(parameter.device.type) as meter, _Touched() as touched:
+                    meter.count(held)
+                    before = meter.live
+                    if self._clipped:
+                        total = torch.ones((), dtype=parameter.real.dtype, device=parameter.device)
+                        like.grad.mul_(total)
+                    type(trial).step(trial)
+                workspace = max(workspace, meter.peak - before if turn else 0)
             state = trial.state[like]
             large = states_in(state)
             scalars = [one for one in tensors_of(state) if one.dim() == 0 and one.device.type == parameter.device.type]

@@ -90,7 +90,9 @@ def write_updates(joint: fx.GraphModule, results: int, inputs: Sequence[Any], up
             made = _call(graph, update, args, f"update_{place}", like=one.node)
         # With gradients from before no copy is made, or it is resident as they are.
         copy = one.nbytes if copied and not updates.how.adds else 0
-        made.meta[UPDATE] = replace(cost, place=place, workspace=cost.workspace + copy)
+        travels = TRAVELS in one.parameter.meta and not updates.how.adds
+        seconds = cost.host_seconds if travels else None
+        made.meta[UPDATE] = replace(cost, place=place, workspace=cost.workspace + copy, host_seconds=seconds)
         order[made] = order[last]
     output.args = (tuple(returned),)
 

@@ -21,21 +21,20 @@ from memsched.errors import MemschedError
 from memsched.result import Result
 from memsched.torch.compiled.clipping import factor_of, norm_of, norm_of_all
 from memsched.torch.compiled.copies import traffic_on
+from memsched.torch.compiled.host_updates import HostUpdates
 from memsched.torch.compiled.how import PLAIN, How
 from memsched.torch.compiled.joint import Update, states_called
 from memsched.torch.compiled.parameters import Parameters, bring_back
 from memsched.torch.compiled.private import is_autocast_on
 from memsched.torch.compiled.scaling import FIGURES, SCALE_BYTES, Scaling
-from memsched.torch.compiled.states import Travelling, states_in
-from memsched.torch.compiled.update_costs import SMALL, UpdateCosts
+from memsched.torch.compiled.states import States, states_in
+from memsched.torch.compiled.update_costs import SMALL, HostSpeed, UpdateCosts
 from memsched.torch.nests import tensors_of
 from memsched.torch.optimizer_state import distinct_bytes, form_of, trained_by
 
 _NORM = 8  # bytes, at most
 _SERIAL = itertools.count()
 KNOWN: weakref.WeakValueDictionary[int, Updates]  # by serial number
-_TRAVELS: weakref.WeakKeyDictionary[torch.optim.Optimizer, dict[int, Travelling]]
-# Of each optimiser, by place: what has a good copy on the host. All plans of an optimiser share it.
 
 
 class HasResult(Protocol):
@@ -59,6 +58,7 @@ class Updates:
         how: How = PLAIN,
         scaling: Scaling | None = None,
         parameters: Parameters | None = None,
+        host: HostSpeed = None,
     ) -> None:
         self.optimizer, self.scaling = optimizer, scaling
         self.parameters: Parameters = looked_at.parameters if looked_at else parameters or Parameters({})
@@ -77,8 +77,10 @@ class Updates:
         self.places: set[int] = set()  # of the parameters that the step updates
         self.planned: set[int] = set()  # places whose states are tensors of the plan
         self.border: Mapping[int, str] | None = None  # where states are between steps, by place; None: as a plan says
-        self._travels = _TRAVELS.setdefault(optimizer, {})
-        self._costs = UpdateCosts(optimizer, self.how.waits)
+        self.hosted: frozenset[int] = frozenset()  # places whose updates run on the host
+        self.states = States(optimizer)
+        self._costs = UpdateCosts(optimizer, self.how.waits, host)
+        self._on_host = HostUpdates(optimizer)
         self._original = looked_at or self
         if looked_at is not None:  # a loss that is no part of the model has its parameters in their place
             self._places |= looked_at._places
@@ -89,9 +91,13 @@ class Updates:
         self._serial = next(_SERIAL)
         KNOWN[self._serial] = self
 
-    def _parameter(self, place: int) -> tuple[torch.Tensor, dict[str, Any]]:
-        number, parameter = self._trained[place]
-        return parameter, self.optimizer.param_groups[number]
+    def parameter(self, place: int) -> torch.Tensor:
+        """Of the optimiser, by place."""
+        return self._trained[place][1]
+
+    def group(self, place: int) -> dict[str, Any]:
+        """The group that a parameter is in, with its options."""
+        return self.optimizer.param_groups[self._trained[place][0]]
 
     # What generated code calls, and what is called around it.
 
@@ -126,18 +132,18 @@ class Updates:
     @property
     def settled(self) -> bool:
         """Whether all states in the plan are there: the first step makes them."""
-        return all(states_in(self._state(place)) for place in self.planned)
+        return all(states_in(self.states.of(place)) for place in self.planned)
 
     def cost(self, place: int) -> Update:
         """Of an update, whose place is left open."""
         known = self._original
         if not known.how.updates:
             return self.cost_of_adding(place)
-        return known._costs.of(*known._parameter(place))
+        return known._costs.of(known.parameter(place), known.group(place))
 
     def cost_of_adding(self, place: int, calls: int = 1) -> Update:
         """Of what adds a gradient to that from before, and reads the sum again with further calls."""
-        nbytes = self._parameter(place)[0].nbytes
+        nbytes = self.parameter(place).nbytes
         return Update(place, 0, 0, 0, (2 + calls) * nbytes, calls)
 
     @property
@@ -146,7 +152,7 @@ class Updates:
         found = _NORM if self.how.max_norm is not None else 0  # that of the last step
         found += SCALE_BYTES if self.scaling is not None else 0
         for place, one in enumerate(trained_by(self.optimizer)):
-            if (state := self._state(place)) or not one.requires_grad:
+            if (state := self.states.of(place)) or not one.requires_grad:
                 there = (k for k in tensors_of(state) if k.dim() > 0 or k.device.type == one.device.type)
                 found += distinct_bytes(there)
             else:
@@ -164,47 +170,21 @@ class Updates:
         made = Updates(copy.deepcopy(self.optimizer, memo), how=self.how, scaling=scaling, parameters=self.parameters)
         made.planned, made.names, made._costs = self.planned, self.names, self._costs
         made.border, made.names_of, made.parameters_at = self.border, self.names_of, self.parameters_at
-        made.norm_type, made.places = self.norm_type, self.places
+        made.norm_type, made.places, made.hosted = self.norm_type, self.places, self.hosted
         groups = made.optimizer.param_groups
         for place, one in enumerate(trained_by(self.optimizer)):
             state = made.optimizer.state
-            if place in self._travels:
+            if self.states.has_left(place):
                 large = ((name, k) for name, k in state[one].items() if isinstance(k, torch.Tensor) and k.dim() > 0)
                 state[one] |= {name: k.to(one.device) for name, k in large}
             elif place in self.planned and not state.get(one):  # as after a step
                 like = torch.nn.Parameter(one.detach().clone())
                 like.grad = torch.full_like(like, SMALL)
-                made.optimizer.param_groups = [{**self._parameter(place)[1], "params": [like]}]
+                made.optimizer.param_groups = [{**self.group(place), "params": [like]}]
                 made.optimizer.step()
                 state[one] = state.pop(like, {})
         made.optimizer.param_groups = groups
         return made
-
-    def after(self, model: torch.nn.Module) -> dict[str, torch.Tensor]:
-        """Copies of the parameters and of their states as they are, by names of both."""
-        found: dict[str, torch.Tensor] = {} if self.norm is None else {"norm of gradients": self.norm}
-        if self.scaling is not None:
-            found["scale of the loss"] = torch.tensor(self.scaling.scaler.get_scale())
-        self.home()
-        for name, one in model.named_parameters():
-            if id(one) in self._places:
-                found[f"parameter {name}"] = one.detach().clone()
-                state = self.optimizer.state.get(one, {})
-                found |= {f"{k} of {name}": v.clone() for k, v in state.items() if isinstance(v, torch.Tensor)}
-        return found
-
-    def plain_step(self, model: torch.nn.Module) -> None:
-        """What a training loop does after its backward."""
-        scaler = None if self.scaling is None else self.scaling.scaler
-        if self.how.max_norm is not None:
-            if scaler is not None:
-                scaler.unscale_(self.optimizer)
-            self.norm = torch.nn.utils.clip_grad_norm_(model.parameters(), self.how.max_norm)
-        if scaler is None:
-            self.optimizer.step()
-            return
-        scaler.step(self.optimizer)
-        scaler.update()
 
     def begin(self) -> None:
         """A step begins."""
@@ -226,13 +206,7 @@ class Updates:
         self.parameters.follow(border)
         if where is None:
             where = {place: border.get(states_called(place), "device") for place in self.planned}
-        for place, travelling in [*self._travels.items()]:
-            if where.get(place, "device") == "device" or not travelling.settle(self._state(place)):
-                self.home(place)
-        for place, there in where.items():
-            if there == "host" and place not in self._travels:
-                self.offload(place)
-                self.free(place)
+        self.states.follow(where)
 
     def entered(self) -> None:
         """A forward begins: in a step of several, a parameter might be updated before its gradient is complete."""
@@ -249,9 +223,16 @@ class Updates:
 
     def rest(self) -> None:
         """After a step, complete or not: what is on the host can be read there."""
-        self.parameters.rest()
-        if self._travels or self.parameters.named:
-            traffic_on(self._device).finish("out")
+        try:
+            made, error = self._on_host.end(traffic_on(self._device))
+            for place, state in made.items():
+                self.states.made_on_host(place, state)
+        finally:
+            self.parameters.rest()
+            if self.states.some_have_left or self.parameters.named:
+                traffic_on(self._device).finish("out")
+        if error is not None:
+            raise MemschedError(f"an update on the host has failed: {error}") from error
 
     def ended(self, model: torch.nn.Module) -> None:
         """After a step: whatever has a gradient of its own now was not updated, or not with all of its gradient."""
@@ -267,29 +248,18 @@ class Updates:
         if self.scaling is not None:
             self.scaling.end(self._device)
 
-    def home(self, place: int | None = None) -> None:
-        """Bring states back to the device: of one parameter, or all."""
-        for one in [*self._travels] if place is None else [place]:
-            self._travels.pop(one).home(self._state(one))
-
     def on_device(self) -> Iterator[torch.Tensor]:
         """The states and parameters in the plan that are on the device."""
         yield from self.parameters.on_device()
         for place in self.planned:
-            if place in self._travels:
-                yield from self._travels[place].on_device()
-            else:
-                yield from states_in(self._state(place))
-
-    def _state(self, place: int) -> dict[str, Any]:
-        return self.optimizer.state.get(self._parameter(place)[0], {})
+            yield from self.states.on_device(place)
 
     def add(self, place: int, given: torch.Tensor, gradient: torch.Tensor, copied: bool) -> torch.Tensor:
         """Add to the gradient of a parameter, whose memory the step was given, as autograd does; returns the sum.
 
         Without one from before the gradient is the sum, or is `copied` if others may read it or it lies otherwise.
         """
-        parameter, _ = self._parameter(place)
+        parameter = self.parameter(place)
         if given.data_ptr() != parameter.data_ptr():
             raise MemschedError(
                 f"parameter {place} of the optimizer is no longer the one that the step trains, or a hook for saved "
@@ -326,13 +296,11 @@ class Updates:
 
     def update(self, place: int, factor: torch.Tensor | None) -> None:
         """Let the optimiser step one parameter, with the gradient that it has, times a factor."""
-        parameter, group = self._parameter(place)
+        parameter, group = self.parameter(place), self.group(place)
         groups = self.optimizer.param_groups
         cast = torch.autocast(parameter.device.type, enabled=False) if is_autocast_on() else nullcontext()
         try:
-            if (travelling := self._travels.get(place)) is not None:
-                travelling.arrive(self._state(place))
-                del self._travels[place]
+            self.states.arrive(place)
             if self.scaling is not None and self.scaling.skips:
                 return
             _AT_WORK.add(id(self.optimizer))
@@ -353,22 +321,38 @@ class Updates:
             _AT_WORK.discard(id(self.optimizer))
             self.parameters.updated(parameter)
 
-    def offload(self, place: int) -> None:
-        """Begin to copy states to the host."""
-        state = self._state(place)
-        if not self.dry and states_in(state):
-            self._travels[place] = travelling = Travelling(self._parameter(place)[0].device)
-            travelling.offload(state)
+    def update_on_host(self, place: int, gradient: torch.Tensor, copied: bool, factor: torch.Tensor | None) -> None:
+        """Let the host step one parameter, with copies that are there of its gradient and of a factor for that."""
+        parameter, scaling = self.parameter(place), self.scaling
+        if scaling is not None and scaling.skips:
+            return
+        self._tell()
+        clipped = factor if self.how.max_norm is not None else None
 
-    def free(self, place: int) -> None:
-        """From now on states are on the host alone."""
-        if place in self._travels:
-            self._travels[place].free(self._state(place))
+        def change(gradient: torch.Tensor) -> None:
+            if scaling is not None:
+                scaling.unscale(gradient)
+            if clipped is not None:
+                gradient.mul_(clipped)
 
-    def prefetch(self, place: int) -> None:
-        """Begin to copy states back."""
-        if place in self._travels:
-            self._travels[place].prefetch()
+        host = self.parameters.on_host(parameter)
+        given = torch.nn.Parameter(host), gradient, copied
+        update = self._on_host.add(place, self.group(place), given, change, self.optimizer.state.get(parameter))
+        reads = [gradient] if factor is None else [gradient, factor]
+        traffic_on(self._device).compute(update, reads, [host, *self.states.on_host(place)])
+
+    def _tell(self) -> None:
+        """Let schedulers see that the optimiser steps, where its first update of a step is on the host."""
+        if self._told:
+            return
+        self._told, groups = True, self.optimizer.param_groups
+        try:
+            _AT_WORK.add(id(self.optimizer))
+            self.optimizer.param_groups = [{**one, "params": []} for one in groups]
+            self.optimizer.step()
+        finally:
+            self.optimizer.param_groups = groups
+            _AT_WORK.discard(id(self.optimizer))
 
 
 KNOWN = weakref.WeakValueDictionary()
@@ -379,8 +363,4 @@ def _bring_back(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Non
     """Before a step of the optimiser that is none of a plan's: its states and parameters come to the device."""
     if id(optimizer) not in _AT_WORK:
         bring_back(trained_by(optimizer))
-        if _TRAVELS.get(optimizer):
-            Updates(optimizer).home()
-
-
-_TRAVELS = weakref.WeakKeyDictionary()
+        States(optimizer).home()
