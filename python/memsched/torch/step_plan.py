@@ -145,13 +145,14 @@ class StepPlan(ShowsResult):
         updates = []
         if self._updates is not None:
             learning = sum(one.requires_grad for one in self._model.parameters())
-            kind = type(self._updates.optimizer).__name__
+            kind, hosted = type(self._updates.optimizer).__name__, len(self._updates.hosted)
             most = self._updates.how.max_norm
             clipped = "" if most is None else f"; gradients are clipped to a norm of {most:g} of all"
             clipped += (
                 "" if self._scaling is None else "; the loss is scaled, and updates are left out if some are infinite"
             )
             updates = [f"\nwhat is updated\n  {len(self._updates.places)} of {learning} parameters, by {kind}{clipped}"]
+            updates += [f"  {hosted} of these on the host, {self._updates.host_times}"] if hosted else []
         if self.waiting is not None:
             waiting, unit = self.waiting.result, unit_written(self.result.device)
             took = f"{format_seconds(waiting.timeline.makespan)}, {format_bytes(waiting.peak_memory, unit)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -101,4 +102,6 @@ class HostUpdates:
         for one in present.values():
             one.drop()
         errors = [one.error for one in present.values() if one.error is not None]
+        for error in errors:
+            traceback.clear_frames(error.__traceback__)  # which have copies that nobody else may have
         return {k: one.state for k, one in present.items() if one.state is not None}, next(iter(errors), None)

@@ -202,6 +202,8 @@ class _Copies:
 
     def follow(self, parameter: torch.Tensor, here: bool) -> None:
         """Between two steps: bring it to the device, or let it be on the host alone."""
+        if self.device.type in HOLLOW:
+            self._stand_in()  # which for a moment has memory, for which a step may have no room
         if not self.is_away(parameter):
             self._host = None  # it may have changed since it was copied
             if not here:

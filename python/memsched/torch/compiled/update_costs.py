@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memsched.errors import InvalidInputError
+from memsched.support.formats import format_bandwidth
 from memsched.torch.compiled.joint import Update
 from memsched.torch.compiled.private import optimizer_hooks_aside, unset_fake_temporarily
 from memsched.torch.compiled.states import states_in
@@ -39,6 +40,13 @@ class UpdateCosts:
     def __init__(self, optimizer: torch.optim.Optimizer, clipped: bool, host: HostSpeed = None) -> None:
         self._optimizer, self._clipped, self._host = optimizer, clipped, host
         self._known: dict[Any, Update] = {}
+
+    @property
+    def host_times(self) -> str:
+        """Where the times on the host come from."""
+        if isinstance(self._host, float):
+            return f"which is taken to read and write {format_bandwidth(self._host)} as it updates"
+        return "whose times were measured here"
 
     def of(self, parameter: torch.Tensor, group: Mapping[str, Any]) -> Update:
         """Of the update of a parameter, whose place is left open."""

@@ -21,7 +21,7 @@ from memsched.torch.compiled.updates import Updates
 from memsched.torch.errors import CaptureError
 from memsched.torch.nests import tensors_of
 
-_NUMBERS = 4  # that are made on the way from the norms to the factor
+_NUMBERS = 4  # that are made on the way to the figures of a scaled gradient, or from norms to the factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,9 @@ def _common_factor(graph: fx.Graph, updates: Updates, gradients: Sequence[_Gradi
                 alike = updates.serial, one.node, None if one.laid_out else one.parameter
                 made = _call(graph, seen, alike, f"norm_of_{one.node.name}", like=one.node)
             made.meta[WORKSPACE] = 0 if one.laid_out and not copied else one.nbytes
-        made.meta["val"] = updates.example(one.node.meta["val"])
+        made.meta["val"] = found = updates.example(one.node.meta["val"])
+        if updates.how.scaled and not updates.how.adds:
+            made.meta[WORKSPACE] += _NUMBERS * found.element_size()
         norms.append(made)
     order = {node: k for k, node in enumerate(graph.nodes)}
     norms = [norms[k] for k in grouped_by_type([one.node.meta["val"] for one in gradients])]

@@ -147,6 +147,11 @@ class Updates:
         return Update(place, 0, 0, 0, (2 + calls) * nbytes, calls)
 
     @property
+    def host_times(self) -> str:
+        """Where the times of updates on the host come from."""
+        return self._original._costs.host_times
+
+    @property
     def state_bytes(self) -> int:
         """Of the states of all parameters, once they are there."""
         found = _NORM if self.how.max_norm is not None else 0  # that of the last step
