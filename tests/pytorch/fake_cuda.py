@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 Clock = dict[str, int]
 
@@ -38,6 +39,9 @@ class Stream:
     def wait_event(self, event: Event) -> None:
         self.cuda.log.append((self.name, "wait", event))
         _merge(self.clock, event.clock)
+
+    def synchronize(self) -> None:
+        _merge(self.cuda.host, self.clock)
 
     def tick(self) -> int:
         """One more operation; all that the host knows happened before it."""
@@ -68,6 +72,9 @@ class Event:
         if happened:
             _merge(self.cuda.host, self.clock)
         return happened
+
+    def synchronize(self) -> None:
+        _merge(self.cuda.host, self.clock)
 
     def elapsed_time(self, other: Event) -> float:
         return other.time - self.time
@@ -149,6 +156,10 @@ class FakeCuda(TorchDispatchMode):
         del self.registered[address]
         return 0
 
+    def worker(self, early: Callable[[], bool]) -> Worker:
+        """What computes on the host in place of a thread."""
+        return Worker(self, early)
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         name = func._schema.name.partition("::")[2]
@@ -202,6 +213,59 @@ class FakeCuda(TorchDispatchMode):
                 alive.races.append(
                     f"{access.end - access.start} bytes are given back while {access.stream.name} copies"
                 )
+
+
+class Worker:
+    """A thread of the host that computes when it is asked to, or when somebody waits for it.
+
+    It is a stream, and knows no more of the others than it has waited for.
+    """
+
+    def __init__(self, cuda: FakeCuda, early: Callable[[], bool]) -> None:
+        self.stream, self._cuda, self._early = Stream(cuda, "host"), cuda, early
+        self._asked: deque[Callable[[], None]] = deque()
+        self.done = 0
+
+    def submit(self, call: Callable[..., None], *args: Any) -> None:
+        """As a thread pool of one thread takes it. The thread knows what whoever asks it knows."""
+        known = dict(self._cuda.host)
+        self._asked.append(lambda: (_merge(self.stream.clock, known), call(*args))[1])
+        while self._asked and self._early():
+            self.compute()
+
+    def compute(self) -> None:
+        """The first that it was asked for."""
+        before, self._cuda.host = self._cuda.host, self.stream.clock
+        try:
+            with _disable_current_modes(), self._cuda, self._cuda._on(self.stream):
+                self._asked.popleft()()
+                self.done += 1
+        finally:
+            self._cuda.host = before
+
+    def flag(self) -> Flag:
+        """In place of `threading.Event`."""
+        return Flag(self)
+
+
+class Flag:
+    """Whoever sees that it is set knows what was known to who has set it."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._clock: Clock | None = None
+
+    def set(self) -> None:
+        self._clock = dict(self._worker._cuda.host)
+
+    def is_set(self) -> bool:
+        if self._clock is not None:
+            _merge(self._worker._cuda.host, self._clock)
+        return self._clock is not None
+
+    def wait(self) -> None:
+        while not self.is_set():
+            self._worker.compute()
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:

@@ -186,7 +186,7 @@ def _moment_on(stream: torch.cuda.Stream) -> torch.cuda.Event:
 class _OnHost:
     """The event of what a thread of the host computes."""
 
-    over: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event
 
 
 @dataclass(slots=True, eq=False)
@@ -196,7 +196,7 @@ class _Later:
     way: Direction
     given: tuple[torch.UntypedStorage, torch.Tensor] | None
     after: Sequence[Any]
-    issued: threading.Event = field(default_factory=threading.Event)
+    issued: threading.Event
     end: Any = None  # once it is issued
 
     @property
@@ -220,6 +220,7 @@ class CudaLanes:
         self._compute = torch.cuda.current_stream(device)
         self._streams = {"out": torch.cuda.Stream(device), "in": torch.cuda.Stream(device)}
         self._host: Any = ThreadPoolExecutor(1, "memsched-host")
+        self._flag = threading.Event
         self._last: _OnHost | None = None  # of what the host computes
         self._lock = threading.Lock()
         self._waiting: dict[Direction, deque[_Later]] = {"out": deque(), "in": deque()}
@@ -240,7 +241,7 @@ class CudaLanes:
 
     def copy(self, way: Direction, device: torch.UntypedStorage, host: torch.Tensor, after: Sequence[Any]) -> Any:
         self._issued_later.clear()
-        asked = _Later(way, (device, host), after)
+        asked = _Later(way, (device, host), after, self._flag())
         with self._lock:
             if not self._waiting[way] and asked.may_start:
                 return self._issue(way, device, host, after)
@@ -272,7 +273,7 @@ class CudaLanes:
                     waiting.popleft()
 
     def compute(self, work: Work, after: Sequence[Any]) -> _OnHost:
-        self._last = made = _OnHost()
+        self._last = made = _OnHost(self._flag())
         self._host.submit(self._compute_on_host, work, after, made)
         return made
 
