@@ -351,6 +351,25 @@ def test_ways_keep_what_they_say() -> None:
     assert parts.peak_memory == rest.peak_memory + args[0].nbytes - rest.inputs
 
 
+def test_the_host_may_update() -> None:
+    """Where the device has no room for the states of one parameter, and what is told is a plan that runs."""
+    model, args = layers(64, 6), (torch.randn(4, 64),)
+    stepping = torch.optim.AdamW(model.parameters())
+    asked: dict[str, Any] = {"device": "v100:pcie3", "optimizer": stepping, "loss": lambda out: out.square().mean()}
+    found = fit(model, args, memory="50kB", **asked, largest=False)
+    by_name = {one.name: one for one in found.ways}
+    assert not by_name["parameters travel, too"].fits
+    own = by_name[OFFLOADED]
+    assert own.fits
+    assert "updates on the host, at 100 GB/s" in own.note
+    assert found.next_step.startswith(f"{OFFLOADED}: memsched.torch.plan_step(model, args, loss, ")
+    assert "update=True, update_on_host=True)" in found.next_step
+    asked |= {"update": True, "update_on_host": "100 GB/s", "budget": "50kB"}
+    plan = memsched.torch.plan_step(model, args, asked.pop("loss"), **asked)
+    assert plan.verify(*args).peak_memory <= 50_000
+    assert plan.result.makespan == pytest.approx(own.makespan, rel=0.2)
+
+
 class Positions(nn.Module):
     """It takes four samples at most."""
 

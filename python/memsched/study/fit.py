@@ -22,7 +22,12 @@ UPDATED = "update in the step"
 TRAVELLING = "parameters travel, too"
 LARGER = "for larger inputs"
 MICRO = "micro-batches"
-_OPTION = ", offload_parameters=True"
+_OPTIONS = {
+    UPDATED: "update=True",
+    TRAVELLING: "update=True, offload_parameters=True",
+    OFFLOADED: "update=True, update_on_host=True",
+}
+"""Of `plan_step`, by the ways that it runs."""
 _LEFT = 0.88  # of a GPU's memory, for what PyTorch's allocator does not lose between tensors
 _FASTER = 0.95  # of the time of another way, so that it is worth a word
 
@@ -166,8 +171,8 @@ class Fit(Drawn, Tabular, Saved):
         smaller = f"; or {most}, with {{!r}}".format(*max(sizes)) if sizes else ""
         fitting = [one for one in self.ways if one.fits]
         if fitting:
-            # Updates are counted in `UPDATED` alone; on the host they take far longer than elsewhere.
-            timed = [one for one in fitting if one.name != OFFLOADED] or fitting
+            # An estimate knows no times of updates, which take far longer on the host than elsewhere.
+            timed = [one for one in fitting if one.name != OFFLOADED or self._plans_updates] or fitting
             best, *others = sorted(timed, key=lambda one: one.makespan or 0.0)
             if best.name.endswith(MICRO):  # which change the loop, and not only the model
                 worth = 0.0 if self.doubted else _FASTER
@@ -178,9 +183,14 @@ class Fit(Drawn, Tabular, Saved):
             return _how(best.name, self) + note + doubt + self._lacking(best.name)
         least = min(self.ways, key=lambda one: one.peak_memory)
         needed = exact_bytes(least.peak_memory, unit_written(self.memory), up=True)
-        options = f"update=True{_OPTION}" if least.name == TRAVELLING else "update=True"
-        how = f" (memsched.torch.plan_step(.., {options}))" if least.name in (UPDATED, TRAVELLING) else ""
+        planned = self._plans_updates and least.name in _OPTIONS
+        how = f" (memsched.torch.plan_step(.., {_OPTIONS[least.name]}))" if planned else ""
         return f"give at least {needed}, with {least.name!r}{how}{smaller or self._without_batches()}"
+
+    @property
+    def _plans_updates(self) -> bool:
+        """Whether updates are a part of planned steps, on the host as well."""
+        return any(one.name == UPDATED for one in self.ways)
 
     def _lacking(self, best: str) -> str:
         """What would make the answer another one."""
@@ -191,7 +201,7 @@ class Fit(Drawn, Tabular, Saved):
 
     def _without_batches(self) -> str:
         """Whether a smaller batch may help, where none is known that fits."""
-        if any(one.name == UPDATED for one in self.ways):  # which needs neither all gradients nor all states
+        if self._plans_updates:  # which needs neither all gradients nor all states
             return ""
         step = self.steady
         held = step.parameters + step.buffers + step.gradients + step.optimizer
@@ -271,7 +281,7 @@ def _value(name: str, value: object, kind: str) -> Any:
 def _how(way: str, found: Fit) -> str:
     """How to train in one of the ways that fit."""
     memory, optimizer = found.memory, found.steady.optimizer
-    if way == OFFLOADED:
+    if way == OFFLOADED and not found._plans_updates:
         return "keep the optimizer's state on the host, by a library that does so: nothing else that was tried fits"
     if way.endswith(MICRO):
         parts = way.split()[0]
@@ -280,9 +290,8 @@ def _how(way: str, found: Fit) -> str:
     budget = f'"{written}"' if parse_bytes(written) == memory else str(memory)
     rest = format_bytes(_LEFT * memory, unit_written(memory)).replace(" ", "")
     less = f"if that is all of a GPU, ask again for {rest}: PyTorch's allocator needs 10 to 15 %"
-    if way in (UPDATED, TRAVELLING):
-        call = f"memsched.torch.plan_step(model, args, loss, budget={budget}, optimizer=optimizer, update=True"
-        call += f"{_OPTION})" if way == TRAVELLING else ")"
+    if way in _OPTIONS:
+        call = f"memsched.torch.plan_step(model, args, loss, budget={budget}, optimizer=optimizer, {_OPTIONS[way]})"
         return f"{way}: {call}; {less}"
     given = {"budget": budget, "optimizer": "optimizer" if optimizer else "", "bandwidth": "0" * (way == "recompute")}
     if found.with_loss:  # which torch.compile does not see

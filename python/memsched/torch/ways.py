@@ -16,7 +16,7 @@ from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.problems.budget import warn_if_slow
 from memsched.study.auto import Say
 from memsched.study.fit import LARGER, MICRO, OFFLOADED, TRAVELLING, UPDATED, Fit, Steady, Way
-from memsched.support.formats import counted, format_seconds
+from memsched.support.formats import counted, format_bandwidth, format_seconds
 from memsched.support.units import parse_bytes
 from memsched.torch.batches import (
     OtherSizeError,
@@ -38,6 +38,7 @@ from memsched.torch.compiled.plan import Timed, costs_in, timed
 from memsched.torch.compiled.private import without_logs
 from memsched.torch.compiled.times import disturbed
 from memsched.torch.compiled.update_checks import updates_of
+from memsched.torch.compiled.update_costs import HostSpeed
 from memsched.torch.errors import CaptureError
 from memsched.torch.machines import machine
 from memsched.torch.nests import tensors_of
@@ -47,6 +48,9 @@ from memsched.torch.steps import own_loss
 from memsched.torch.substitutes import kernels_of, substitute
 
 _PLANNED = ("recompute", "recompute and offload")
+_UPDATING = (UPDATED, TRAVELLING, OFFLOADED)
+_ON_HOST = "on the host"
+_HOST = 100e9  # bytes a second that a host reads and writes, of a machine that is not here
 GIVE = {"optimizer": "give optimizer=...", "loss": "give loss=..., or a model that returns it"}
 _ALIGNED = 8  # lengths that are a multiple of it may run by other kernels
 _CHECKPOINTED = "under the model's own checkpoints; plans take no notice of them"
@@ -93,7 +97,7 @@ class Asked:
         self._unfound: dict[str, list[str]] = {}  # by reason, the ways whose largest size is not known
         self._untried: list[str] = []  # other ways, and why not
         self._again: dict[Size, float] = {}  # seconds of what the model's own checkpoints run again
-        self._steps: dict[str, dict[Size, Timed]] = {"": {}, UPDATED: {}, TRAVELLING: {}}  # by the ways with updates
+        self._steps: dict[str, dict[Size, Timed]] = {way: {} for way in ("", *_UPDATING)}  # by the ways with updates
         self.steady = functools.cache(self._steady)
 
     def answered(self) -> Fit:
@@ -108,10 +112,14 @@ class Asked:
             ways = [plain, *(replace(plain, name=name, note=LARGER) for name in planned)]
         else:
             ways = [plain, self._planned(_PLANNED[0], link=False)]
-            ways += [self._planned(_PLANNED[1], link=True), *self._optimizer_on_host()] if link else []
+            ways += [self._planned(_PLANNED[1], link=True)] if link else []
             updated = [self._updated_in_step(name) for name in self._with_updates()]
-            if updated and link and not updated[0].fits:
-                updated.append(self._updated_in_step(TRAVELLING))
+            if updated and link:
+                updated += [] if updated[0].fits else [self._updated_in_step(TRAVELLING)]
+                hosted = self._updated_in_step(OFFLOADED)
+                updated += [hosted] if _ON_HOST in hosted.note or not hosted.fits else []
+            elif link:
+                ways += self._optimizer_on_host()
             ways += [*updated, *self._accumulated()]
         if searched:
             self._until = math.inf if self._limit is None else time.monotonic() + self._limit
@@ -179,7 +187,7 @@ class Asked:
             return sizes.largest(known)
 
         step_of, unit = name if name in self._steps else "", _ALIGNED if searched == "length" else 1
-        if name not in ("plain", *_PLANNED, UPDATED, TRAVELLING):
+        if name not in ("plain", *_PLANNED) and not self._steps.get(name):  # an estimate
             return None
         try:
             found = largest_aligned(largest_plain if name == "plain" else largest_planned, start, unit)
@@ -218,13 +226,13 @@ class Asked:
         return self._way(name, max(update, result.peak_memory), result.makespan)
 
     def _optimizer_on_host(self) -> list[Way]:
-        """The state stays on the host, where the updates run: gradients go there, and parameters come back."""
+        """An estimate of what is not captured: gradients go to the host, which updates, and parameters come back."""
         found, link = self.steady(self._own), self._device(link=True)
         if not found.optimizer:
             return []
         need = max(found.peak_forward_backward - found.optimizer, found.parameters + found.gradients) + self._beside
         seconds = self._seconds(self._own) + found.gradients / link.d2h + found.parameters / link.h2d
-        note = "its updates are not timed, and memsched does not run it"
+        note = "an estimate, whose updates are not timed"
         return [self._way(OFFLOADED, need, seconds, note)]
 
     def _with_updates(self) -> list[str]:
@@ -238,10 +246,11 @@ class Asked:
         return [UPDATED]
 
     def _updated_in_step(self, name: str) -> Way:
-        """The optimiser's states travel, and parameters, if the way says so."""
+        """The optimiser's states travel, and parameters, if the way says so; or the host computes some updates."""
         self._say(f"planning {name}")
         graph, device = self._graph_at(self._own, name), self._device(link=True)
-        seconds = sum(op["choices"][0]["time"] for op in graph.ops if op["kind"] == "update")
+        times = {op["name"]: op["choices"][0]["time"] for op in graph.ops if op["kind"] == "update"}
+        seconds = sum(times.values())
         try:
             result = plan_within(graph, device, self._options.time_limit)
         except InfeasibleError:
@@ -249,7 +258,11 @@ class Asked:
         loss = sum(op["choices"][0]["time"] for op in graph.ops) - seconds - self._seconds(self._own)
         both = (f", and {format_seconds(loss)} the loss", "neither") if self._loss and loss > 0 else ("", "none")
         note = "{} of it are updates, counted as passes over memory{}; other times have {}"
-        note = note.format(format_seconds(seconds), *both)
+        hosted = [times[step["update"]] for step in result.schedule.steps if "update" in step]
+        note = note.format(format_seconds(seconds - sum(hosted)), *both)
+        if name == OFFLOADED:
+            speed = "as measured here" if self._host == "here" else f"at {format_bandwidth(_HOST)}"
+            note += f"; {len(hosted)} of {counted(len(times), 'update')} {_ON_HOST}, {speed}" if hosted else ""
         return self._way(name, result.peak_memory, result.makespan, note)
 
     def _accumulated(self) -> list[Way]:
@@ -320,7 +333,7 @@ class Asked:
         if size not in known:
             if not self._runs(size):
                 raise OtherSizeError(f"the model does not run with {self._in_words(size)}")
-            known[size] = self._timed_with_updates(size, way == TRAVELLING) if way else self._timed(size)
+            known[size] = self._timed_with_updates(size, way) if way else self._timed(size)
         return known[size]
 
     def _graph_at(self, size: Size, way: str = "") -> Graph:
@@ -336,9 +349,14 @@ class Asked:
         self._again[size] = sum(costs[n].seconds for visit, costs in both for n in run_again(visit.joint))
         return found
 
-    def _timed_with_updates(self, size: Size, travelling: bool) -> Timed:
+    @property
+    def _host(self) -> HostSpeed:
+        return "here" if self._options.device == "here" else _HOST
+
+    def _timed_with_updates(self, size: Size, way: str) -> Timed:
         asked: dict[str, Any] = {"update": True, "rounds": False, "planner": "selective", "how": How()}
-        updates = updates_of(self._model, self._optimizer, **asked, offload_parameters=travelling)
+        asked |= {"offload_parameters": way == TRAVELLING, "host": self._host if way == OFFLOADED else None}
+        updates = updates_of(self._model, self._optimizer, **asked)
         options = replace(self._options, optimizer=updates.state_bytes)
         seen = self._looked_at(size, options, loss=self._loss or own_loss, within=True, updates=updates)
         if len(seen.visits) > 1:
