@@ -37,7 +37,7 @@ class Search {
           capacity_(device.memory - fixed_.graph.resident()),
           builder_(closed_ ? *closed_ : fixed_.graph, device, progress),
           simulator_(fixed_.graph, device, device.memory), changes_(fixed_.graph, builder_.gaps(), linked_),
-          progress_(progress), annealing_(fixed_.graph, simulator_, capacity_, linked_) {
+          progress_(progress), annealing_(fixed_.graph, simulator_, capacity_, linked_), polishing_(simulator_) {
         for (const Op& op : fixed_.graph.ops()) {
             total_ += op.choices[0].time;
             least_ += op.host_time ? 0 : op.choices[0].time;
@@ -141,11 +141,11 @@ class Search {
     // Of whole steps, whose lists are not annealed.
     void polish(std::int64_t moves) {
         if (fixed_.graph.persistent() && linked_ && has_plan()) {
-            evaluations_ += polished(simulator_, steps_, best_, moves, random_, [&] { return stopped(); });
+            polishing_.run(steps_, best_, moves, random_, [&] { return stopped(); });
         }
     }
 
-    Seconds makespan() const { return std::min(best_, annealing_.makespan()); }
+    Seconds makespan() const { return std::min({best_, annealing_.makespan(), polishing_.makespan()}); }
     StepList steps() const { // of the original graph
         StepList list = fixed_.on_original(best_steps());
         for (Step& step : list.steps) {
@@ -153,10 +153,13 @@ class Search {
         }
         return list;
     }
-    std::int64_t evaluations() const { return evaluations_ + annealing_.evaluations(); }
+    std::int64_t evaluations() const { return evaluations_ + annealing_.evaluations() + polishing_.evaluations(); }
 
   private:
-    const StepList& best_steps() const { return annealing_.makespan() < best_ ? annealing_.steps() : steps_; }
+    const StepList& best_steps() const {
+        const StepList& found = annealing_.makespan() < best_ ? annealing_.steps() : steps_;
+        return polishing_.makespan() <= makespan() ? polishing_.steps() : found;
+    }
     Classes all(MapClass kind) const { return Classes(builder_.gaps().size(), kind); }
 
     // The price of travel: a coarse grid, and then finer steps.
@@ -246,59 +249,10 @@ class Search {
         }
     }
 
-    // Shares of what may run again, and of what then exceeds the memory: the best of a grid, and then of finer steps.
     void from_cuts(OpId p) {
         Pace pace(progress_, 0);
         const RankedCuts cuts(fixed_.graph, p, device_, capacity_, total_, pace);
-        const auto count = static_cast<double>(cuts.count());
-        struct Point {
-            double again = 1, away = 0; // shares: of the ops, of the bytes in excess
-            bool late = false;
-        };
-        Point best;
-        Seconds least = Simulator::illegal;
-        const auto try_point = [&](const Point& point) {
-            if (stopped()) {
-                return;
-            }
-            const double share = std::clamp(point.again, 0.0, 1.0);
-            const auto runs = static_cast<std::size_t>(std::llround(share * count));
-            RankedCuts::Plan plan = cuts.plan(builder_.gaps(), runs, 0, point.late);
-            const auto held = static_cast<double>(plan.held);
-            const double over = std::max(held - static_cast<double>(cuts.room()), 0.0);
-            const double bytes = over * (1 + point.away) + std::max(0.0, point.away) * 0.02 * held;
-            if (linked_ && bytes > 0) {
-                plan = cuts.plan(builder_.gaps(), runs, static_cast<Bytes>(bytes), point.late);
-            }
-            const Seconds found = ask(plan.classes);
-            if (found < least) {
-                least = found;
-                best = point;
-                best.again = share;
-            }
-        };
-        const std::vector<double> aways = linked_ ? std::vector{-1.0, 0.0, 0.1, 0.4, 1.0} : std::vector{0.0};
-        for (int k = 0; k <= 20; ++k) {
-            for (const double away : aways) {
-                try_point({k / 20.0, away, false});
-                try_point({k / 20.0, away, true});
-            }
-        }
-        if (least == Simulator::illegal) {
-            return;
-        }
-        for (double step = 1 / 20.0; step * count > 0.5; step /= 2) {
-            for (const double sign : {-1.0, 1.0}) {
-                Point next = best;
-                next.again += sign * step;
-                try_point(next);
-                next = best;
-                next.away += 4 * sign * step;
-                if (linked_) {
-                    try_point(next);
-                }
-            }
-        }
+        cuts.search(builder_.gaps(), linked_, [&](const Classes& one) { return ask(one); }, [&] { return stopped(); });
     }
 
     const FixedChoices fixed_;
@@ -319,7 +273,8 @@ class Search {
     Decisions chosen_; // of the best plan
     Seconds best_ = Simulator::illegal;
     Annealing annealing_; // of the best plan
-    Decisions current_;   // of the walk
+    Polishing polishing_;
+    Decisions current_; // of the walk
     std::mt19937_64 random_;
     LateAcceptance late_{64};
     std::int64_t waited_ = 0; // moves without a better plan
@@ -369,7 +324,7 @@ std::optional<SelectiveSolution> selective(const Graph& graph, const Device& dev
         }
         Search& last = best();
         last.begin_walk(seed + 1);
-        // Walk and annealing in turn, so that a time limit leaves both some.
+        // Walk and annealing, or polishing, in turn, so that a time limit leaves both some.
         std::int64_t left = moves - first * static_cast<std::int64_t>(finalists);
         for (std::int64_t part = first_part; left > 0 && !last.stopped(); part *= 2) {
             const std::int64_t most = std::min(part, left);
@@ -378,6 +333,9 @@ std::optional<SelectiveSolution> selective(const Graph& graph, const Device& dev
                 last.anneal(part, most, ++seed);
             }
             left -= most;
+            if (left > 0) {
+                last.polish(most);
+            }
         }
         last.polish(moves);
     } catch (const Stopped&) {

@@ -93,4 +93,58 @@ RankedCuts::Plan RankedCuts::plan(const std::vector<Gap>& gaps, std::size_t agai
     return made;
 }
 
+void RankedCuts::search(const std::vector<Gap>& gaps, bool linked,
+                        const std::function<Seconds(const std::vector<MapClass>&)>& ask,
+                        const std::function<bool()>& stopped) const {
+    const auto count = static_cast<double>(ranked_.size());
+    struct Point {
+        double again = 1, away = 0; // shares: of the ops, of the bytes in excess
+        bool late = false;
+    };
+    Point best;
+    Seconds least = never;
+    const auto try_point = [&](const Point& point) {
+        if (stopped()) {
+            return;
+        }
+        const double share = std::clamp(point.again, 0.0, 1.0);
+        const auto runs = static_cast<std::size_t>(std::llround(share * count));
+        Plan planned = plan(gaps, runs, 0, point.late);
+        const auto held = static_cast<double>(planned.held);
+        const double over = std::max(held - static_cast<double>(room()), 0.0);
+        const double bytes = over * (1 + point.away) + std::max(0.0, point.away) * 0.02 * held;
+        if (linked && bytes > 0) {
+            planned = plan(gaps, runs, static_cast<Bytes>(bytes), point.late);
+        }
+        const Seconds found = ask(planned.classes);
+        if (found < least) {
+            least = found;
+            best = point;
+            best.again = share;
+        }
+    };
+    const std::vector<double> aways = linked ? std::vector{-1.0, 0.0, 0.1, 0.4, 1.0} : std::vector{0.0};
+    for (int k = 0; k <= 20; ++k) {
+        for (const double away : aways) {
+            try_point({k / 20.0, away, false});
+            try_point({k / 20.0, away, true});
+        }
+    }
+    if (least == never) {
+        return;
+    }
+    for (double step = 1 / 20.0; step * count > 0.5; step /= 2) {
+        for (const double sign : {-1.0, 1.0}) {
+            Point next = best;
+            next.again += sign * step;
+            try_point(next);
+            next = best;
+            next.away += 4 * sign * step;
+            if (linked) {
+                try_point(next);
+            }
+        }
+    }
+}
+
 } // namespace memsched

@@ -4,6 +4,7 @@
 #include "memsched/bounds/cut_bound.h"
 #include "memsched/build/gap_builder.h"
 
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -25,6 +26,12 @@ class RankedCuts {
         Bytes away = 0;                // of these, on the host
     };
     Plan plan(const std::vector<Gap>& gaps, std::size_t again, Bytes away, bool late) const;
+
+    // Asks for the makespans of such plans: of shares of what may run again and of what then exceeds the memory, on a
+    // grid, and then in finer steps. Ends early if `stopped`.
+    void search(const std::vector<Gap>& gaps, bool linked,
+                const std::function<Seconds(const std::vector<MapClass>&)>& ask,
+                const std::function<bool()>& stopped) const;
 
   private:
     const Graph& graph_;

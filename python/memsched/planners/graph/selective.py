@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import numpy as np
 
@@ -134,9 +135,12 @@ def selective(
     if left is not None:
         left = max(left, LEAST_TIME * max(1.0, _core.op_count(call.graph) / QUICK_OPS))
     alone = _core.without_host(call.graph)  # what helps there is never slower than what does without
+    began = time.monotonic()
     for graph in (call.graph,) if alone is None else (alone, call.graph):
+        share = left
+        if left is not None and alone is not None:
+            share = left / 2 if graph is alone else max(left / 2, left - (time.monotonic() - began))
         for some, sown in tries:
-            share = left if left is None or alone is None else left / 2
             found, built = _core.selective(graph, call.device, some, sown, reorder, share, told, call.chunk, progress)
             evaluations += built
             if found is None:
