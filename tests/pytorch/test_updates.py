@@ -146,6 +146,15 @@ def test_a_scheduler_may_come_after_the_plan() -> None:
         same(model, other, optimizer, plain)
 
 
+def test_another_learning_rate_takes_the_same_plan() -> None:
+    """What an update needs was asked for anew while PyTorch compiled, when optimisers take other formulas."""
+    model, x = mlp(), torch.randn(8, 24)
+    optimizer = torch.optim.AdamW(model.parameters())
+    plan = planned(model, x, optimizer, "50%", update_on_host="1 GB/s")
+    torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.5)
+    assert plan.verify(x).peak_memory <= plan.result.schedule.budget
+
+
 def test_two_threads_train_a_model_each() -> None:
     """They share the copies of the device."""
     models = [mlp(6) for _ in range(2)]

@@ -6,7 +6,7 @@ import copy
 import inspect
 import operator
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -213,11 +213,10 @@ def distinct_bytes(tensors: Iterable[Any]) -> int:
 
 def form_of(optimizer: torch.optim.Optimizer) -> list[tuple[list[int], set[str]]]:
     """Of each group, its parameters, by identity, and which options are on."""
-    values = ("lr", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum")  # of schedulers
-    return [
-        (
-            list(map(id, group["params"])),
-            {name for name, one in group.items() if isinstance(one, int | float) and one and name not in values},
-        )
-        for group in optimizer.param_groups
-    ]
+    return [(list(map(id, group["params"])), options_on(group)) for group in optimizer.param_groups]
+
+
+def options_on(group: Mapping[str, Any]) -> set[str]:
+    """The options of a group that are on. What schedulers change is not among them."""
+    values = ("lr", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum")
+    return {name for name, one in group.items() if isinstance(one, int | float) and one and name not in values}

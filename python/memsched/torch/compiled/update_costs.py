@@ -23,7 +23,7 @@ from memsched.torch.compiled.states import states_in
 from memsched.torch.meter import Meter
 from memsched.torch.module_state import generators_unchanged
 from memsched.torch.nests import tensors_of
-from memsched.torch.optimizer_state import distinct_bytes, trained_by
+from memsched.torch.optimizer_state import distinct_bytes, options_on, trained_by
 
 SMALL = 1e-3  # a gradient
 _LATER = 1000  # steps, after which an optimiser may do more: RAdam does from its sixth on
@@ -50,8 +50,7 @@ class UpdateCosts:
 
     def of(self, parameter: torch.Tensor, group: Mapping[str, Any]) -> Update:
         """Of the update of a parameter, whose place is left open."""
-        options = {name: one for name, one in group.items() if isinstance(one, int | float | str)}
-        key = parameter.shape, parameter.stride(), parameter.dtype, parameter.device, str(options)
+        key = parameter.shape, parameter.stride(), parameter.dtype, parameter.device, str(sorted(options_on(group)))
         if key not in self._known:
             found = self._looked_at(parameter, group)
             self._known[key] = replace(found, host_seconds=self._on_host(parameter, group, found))
