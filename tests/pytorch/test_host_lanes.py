@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from updating import cnn, mlp, plain_step, planned, same
 
+from memsched.errors import MemschedError
 from memsched.torch.compiled import copies, unit
 from memsched.torch.compiled.copies import Traffic
 from memsched.torch.lanes import CudaLanes
@@ -152,9 +153,14 @@ def test_a_second_computation_waits_for_the_copy_that_reads_the_first(threaded: 
     lanes = CudaLanes(CPU)
     gate = threading.Event()
     host, device = memory(1), memory(0)
-    first = lanes.compute(lambda: (gate.wait(), host.fill_(2))[1] and None, [])
+
+    def write(value: int) -> None:
+        gate.wait()
+        host.fill_(value)
+
+    first = lanes.compute(lambda: write(2), [])
     fetched = lanes.copy("in", device.untyped_storage(), host, [first])
-    second = lanes.compute(lambda: host.fill_(3) and None, [fetched])
+    second = lanes.compute(lambda: write(3), [fetched])
     assert not second.over.is_set()
     gate.set()
     lanes.finish("host")
@@ -162,16 +168,31 @@ def test_a_second_computation_waits_for_the_copy_that_reads_the_first(threaded: 
     lanes.finish("in")
 
 
-def test_work_that_raises_holds_up_nobody(threaded: FakeCuda) -> None:
+class BrokenError(Exception):
+    """Of a driver."""
+
+
+class Broken:
+    """An event that nobody can wait for."""
+
+    def synchronize(self) -> None:
+        raise BrokenError
+
+
+def test_an_error_of_the_driver_is_told_and_holds_up_nobody(threaded: FakeCuda) -> None:
     lanes = CudaLanes(CPU)
-
-    def work() -> None:
-        raise ValueError
-
-    done = lanes.compute(work, [])
+    done = lanes.compute(lambda: None, [Broken()])
     end = lanes.copy("in", memory(0).untyped_storage(), memory(1), [done])
     lanes.wait(done)
-    lanes.wait(end)
+    with pytest.raises(MemschedError, match="has failed"):
+        lanes.wait(end)
+    lanes.finish()
+    gate = threading.Event()
+    done = lanes.compute(gate.wait, [])
+    end = lanes.copy("in", memory(0).untyped_storage(), memory(1)[:32], [done])  # of other sizes
+    gate.set()
+    with pytest.raises(MemschedError, match="has failed"):
+        lanes.wait(end)
     lanes.finish()
 
 

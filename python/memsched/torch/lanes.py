@@ -222,6 +222,7 @@ class CudaLanes:
         self._host: Any = ThreadPoolExecutor(1, "memsched-host")
         self._flag = threading.Event
         self._last: _OnHost | None = None  # of what the host computes
+        self._error: BaseException | None = None  # of that thread, from the driver
         self._lock = threading.Lock()
         self._waiting: dict[Direction, deque[_Later]] = {"out": deque(), "in": deque()}
         # What was issued by that thread. It must not be the last to have it, as who is told of that has a lock.
@@ -266,7 +267,10 @@ class CudaLanes:
                 while waiting and waiting[0].may_start:
                     one = waiting[0]
                     assert one.given is not None
-                    one.end = self._issue(one.way, *one.given, one.after)
+                    try:
+                        one.end = self._issue(one.way, *one.given, one.after)
+                    except BaseException as error:  # told by whoever waits
+                        self._error = error
                     self._issued_later.append(one.given)
                     one.given, one.after = None, ()
                     one.issued.set()
@@ -278,14 +282,15 @@ class CudaLanes:
         return made
 
     def _compute_on_host(self, work: Work, after: Sequence[Any], event: _OnHost) -> None:
-        for one in after:
-            if isinstance(one, _Later):
-                one.issued.wait()
-                one.end.synchronize()
-            elif not isinstance(one, _OnHost):  # which is over, as there is one thread
-                one.synchronize()
         try:
+            for one in after:
+                if isinstance(one, _Later):
+                    one.issued.wait()
+                if not isinstance(one, _OnHost):  # which is over, as there is one thread
+                    (one.end if isinstance(one, _Later) else one).synchronize()
             work()
+        except BaseException as error:  # told by whoever waits
+            self._error = error
         finally:
             event.over.set()
             self._issue_those_that_may()
@@ -297,7 +302,13 @@ class CudaLanes:
         if isinstance(event, _Later):
             event.issued.wait()
             event = event.end
+        self._check()
         self._compute.wait_event(event)
+
+    def _check(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise MemschedError(f"a copy, or what waits for one on the host, has failed: {error}") from error
 
     def host_memory(self, nbytes: int) -> torch.Tensor:
         return pinned(nbytes)
@@ -306,6 +317,7 @@ class CudaLanes:
         if lane != "out" and self._last is not None:  # nothing that leaves waits for the host
             self._last.over.wait()
             self._issue_those_that_may()
+        self._check()
         if lane is None:
             torch.cuda.synchronize(self._device)
         elif lane != "host":
