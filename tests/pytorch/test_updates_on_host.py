@@ -91,6 +91,14 @@ def test_measured_on_this_machine() -> None:
     assert f"{len(hosted(plan))} of these on the host, whose times were measured here" in plan.report()
 
 
+def test_a_plan_that_takes_less_than_all_on_the_device_says_so() -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.Tanh()) for _ in range(4)))
+    plan = planned(model, torch.randn(4, 256), adam(model.parameters()), "10%", update_on_host="100 GB/s")
+    kept = sum(op["choices"][0]["time"] for op in plan.result.graph.ops)
+    assert plan.result.makespan < 0.9 * kept
+    assert f"{100 * (1 - plan.result.makespan / kept):.2f} % less" in plan.report()
+
+
 def test_the_device_needs_less_than_the_states() -> None:
     """It need not have room for the states of any parameter."""
     model, x = nn.Sequential(nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 1)), torch.randn(1, 256)
