@@ -185,7 +185,9 @@ def test_an_error_at_any_operation_leaves_the_model_usable(nets: Any, error: Any
         with pytest.raises(error):
             broken_off(planned, run, at, fail)
         gc.collect()
-        assert not traffic._events
+        traffic.finish("in")
+        assert not traffic._coming
+        assert not traffic._hosts
         statistics_of(planned, plain)
         with counted(CPU) as meter:
             assert step(plain, plain) == step(planned, run), at
@@ -334,5 +336,5 @@ def test_steps_that_end_early_have_no_race(every: int, monkeypatch: pytest.Monke
 
 
 def test_a_step_that_does_not_clean_up_races(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copies.Traffic, "_end", lambda traffic, event: None)
+    monkeypatch.setattr(copies.Traffic, "_given_up", lambda traffic, key, coming: None)
     assert "given back" in str(broken_on_streams(monkeypatch, 20).races)

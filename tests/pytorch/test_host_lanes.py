@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import gc
 import random
 import threading
+import weakref
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +20,7 @@ from updating import cnn, mlp, plain_step, planned, same
 from memsched.errors import MemschedError
 from memsched.torch.compiled import copies, unit
 from memsched.torch.compiled.copies import Traffic
-from memsched.torch.lanes import CudaLanes
+from memsched.torch.lanes import CudaLanes, EmulatedLanes, as_bytes
 from pytorch.fake_cuda import FakeCuda, Worker
 
 CPU = torch.device("cpu")
@@ -84,15 +87,19 @@ def without_reads(self: Traffic, work: Any, reads: Any, changes: Any) -> None:
 
 
 def without_fetches(self: Traffic, work: Any, reads: Any, changes: Any) -> None:
-    known, self._reads = self._reads, {}
+    known = {one: one.read for one in self._hosts.values()}
+    for one in known:
+        one.read = None
     _compute(self, work, reads, changes)
-    self._reads = known
+    for one, read in known.items():
+        one.read = read
 
 
 def without_telling(self: Traffic, work: Any, reads: Any, changes: Any) -> None:
-    known = dict(self._events)
+    known = {one: one.written for one in self._hosts.values()}
     _compute(self, work, reads, changes)
-    self._events = known
+    for one, written in known.items():
+        one.written = written
 
 
 @pytest.mark.parametrize("broken", [without_reads, without_fetches, without_telling])
@@ -168,6 +175,10 @@ def test_a_second_computation_waits_for_the_copy_that_reads_the_first(threaded: 
     lanes.finish("in")
 
 
+def nothing(_: object) -> None:
+    """What work returns."""
+
+
 class BrokenError(Exception):
     """Of a driver."""
 
@@ -182,18 +193,100 @@ class Broken:
 def test_an_error_of_the_driver_is_told_and_holds_up_nobody(threaded: FakeCuda) -> None:
     lanes = CudaLanes(CPU)
     done = lanes.compute(lambda: None, [Broken()])
-    end = lanes.copy("in", memory(0).untyped_storage(), memory(1), [done])
-    lanes.wait(done)
+    lanes.wait(lanes.copy("in", memory(0).untyped_storage(), memory(1), [done]))
     with pytest.raises(MemschedError, match="has failed"):
-        lanes.wait(end)
+        lanes.finish()
     lanes.finish()
     gate = threading.Event()
-    done = lanes.compute(gate.wait, [])
+    done = lanes.compute(lambda: nothing(gate.wait()), [])
     end = lanes.copy("in", memory(0).untyped_storage(), memory(1)[:32], [done])  # of other sizes
     gate.set()
     with pytest.raises(MemschedError, match="has failed"):
         lanes.wait(end)
+    with pytest.raises(MemschedError, match="has failed"):
+        lanes.finish()
+
+
+def test_what_is_freed_after_it_came_late_is_gone(threaded: FakeCuda) -> None:
+    """The thread that had issued it kept it until the next copy."""
+    traffic, gate = Traffic(CudaLanes(CPU)), threading.Event()
+    parameter, gradient, other = (traffic.offload(torch.ones(8)) for _ in range(3))
+    traffic.compute(lambda: nothing(gate.wait()), [gradient], [parameter])
+    values = [(one, traffic.prefetch(one)) for one in (parameter, other)]
+    gate.set()
+    arrived = [traffic.arrived(value, host) for host, value in values]
+    del values
+    freed: list[int] = []
+    for one in arrived:
+        weakref.finalize(one.untyped_storage(), freed.append, 1)
+    del one, arrived
+    assert len(freed) == 2
+
+
+@pytest.mark.parametrize("lanes", [EmulatedLanes, lambda: CudaLanes(CPU)])
+def test_garbage_that_is_collected_beside_a_step_holds_up_nobody(lanes: Any, threaded: FakeCuda) -> None:
+    """Python tells of dropped tensors in the thread that collects, for which whoever has the lock may wait."""
+    traffic = Traffic(lanes())
+    parameter, gradient = (traffic.offload(torch.ones(8)) for _ in range(2))
+    cycle = SimpleNamespace(host=traffic.offload(torch.ones(16)))
+    cycle.itself = cycle
+    gc.disable()
+    try:
+        del cycle
+        traffic.compute(lambda: nothing(gc.collect()), [gradient], [parameter])
+        traffic.finish("host")
+    finally:
+        gc.enable()
+    traffic.finish("in")
+    assert len(traffic._hosts) == 2
+
+
+class Behind:
+    """A GPU that is behind: copies to it are done when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[torch.UntypedStorage, torch.Tensor]] = []
+
+    def begin(self) -> None:
+        pass
+
+    def now(self) -> int:
+        return 0
+
+    def allocate(self, nbytes: int) -> torch.UntypedStorage:
+        return torch.zeros(nbytes, dtype=torch.uint8).untyped_storage()
+
+    host_memory = staticmethod(lambda nbytes: torch.zeros(nbytes, dtype=torch.uint8))
+
+    def copy(self, way: str, device: torch.UntypedStorage, host: torch.Tensor, after: Any) -> int:
+        if way == "out":
+            host.copy_(as_bytes(device))
+        else:
+            memory = (ctypes.c_uint8 * host.numel()).from_address(host.data_ptr())  # which is no tensor's
+            self.asked.append((device, torch.frombuffer(memory, dtype=torch.uint8)))
+        return 0
+
+    def wait(self, event: Any) -> None:
+        """The device waits, and the host goes on."""
+
+    def finish(self, lane: Any = None) -> None:
+        for device, host in self.asked:
+            as_bytes(device).copy_(host)
+        self.asked.clear()
+
+
+def test_memory_that_a_copy_reads_is_not_written() -> None:
+    """States that the host made took the memory of a parameter that was still on its way."""
+    lanes: Any = Behind()
+    traffic = Traffic(lanes)
+    traffic.most = 1000
+    host = traffic.offload(torch.ones(8))
+    value = traffic.arrived(traffic.prefetch(host), host)
+    del host
+    made = traffic.adopt(torch.full((8,), 9.0))
     lanes.finish()
+    assert value.tolist() == [1.0] * 8
+    assert made.view(torch.float32).tolist() == [9.0] * 8
 
 
 def test_steps_with_a_thread_beside_them(threaded: FakeCuda) -> None:

@@ -122,6 +122,19 @@ def _is_the_models(error: Exception) -> bool:
     return last is not None and (not last.filename.startswith(_OURS) or bool(_CALLS.fullmatch(last.name)))
 
 
+def without_tensors(error: BaseException | None) -> None:
+    """Let the frames of an error that are not the caller's forget what they have.
+
+    Else whoever keeps the error keeps copies of parameters and states, which a next step takes to be somebody's.
+    """
+    while error is not None:
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            if frame.f_code.co_filename.startswith(("<", _OURS, _TORCH)):
+                with contextlib.suppress(RuntimeError):  # it runs
+                    frame.clear()
+        error = error.__cause__ or error.__context__
+
+
 def said(error: BaseException) -> str:
     """What the error says that was raised first, in a line; PyTorch's compiler wraps others."""
     while type(error).__module__.startswith("torch._dynamo") and (cause := error.__cause__ or error.__context__):

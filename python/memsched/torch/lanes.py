@@ -107,6 +107,7 @@ class _Computation:
             return
         if self.thread is None:
             self.thread = threading.Thread(target=self.work, daemon=True)
+        if self.thread.ident is None:
             self.thread.start()
         self.thread.join()  # if that is interrupted, the next wait joins it
         self.work, self.after = None, ()
@@ -225,8 +226,7 @@ class CudaLanes:
         self._error: BaseException | None = None  # of that thread, from the driver
         self._lock = threading.Lock()
         self._waiting: dict[Direction, deque[_Later]] = {"out": deque(), "in": deque()}
-        # What was issued by that thread. It must not be the last to have it, as who is told of that has a lock.
-        self._issued_later: list[Any] = []
+        self._issued_later: list[Any] = []  # what that thread has issued; it must not be the last to have tensors
 
     def begin(self) -> None:
         self._compute = torch.cuda.current_stream(self._device)
@@ -241,7 +241,7 @@ class CudaLanes:
         return _moment_on(self._compute)
 
     def copy(self, way: Direction, device: torch.UntypedStorage, host: torch.Tensor, after: Sequence[Any]) -> Any:
-        self._issued_later.clear()
+        self._let_go()
         asked = _Later(way, (device, host), after, self._flag())
         with self._lock:
             if not self._waiting[way] and asked.may_start:
@@ -260,6 +260,12 @@ class CudaLanes:
             else:
                 as_bytes(device).copy_(host, non_blocking=True)
         return _moment_on(stream)
+
+    def _let_go(self) -> None:
+        """Of what was issued: whoever issues the rest may be the last to have it."""
+        with self._lock:
+            issued, self._issued_later = self._issued_later, []
+        del issued
 
     def _issue_those_that_may(self) -> None:
         with self._lock:
@@ -301,14 +307,16 @@ class CudaLanes:
             return
         if isinstance(event, _Later):
             event.issued.wait()
+            self._let_go()
             event = event.end
-        self._check()
+            if event is None:
+                raise self._failed()
         self._compute.wait_event(event)
 
-    def _check(self) -> None:
-        error, self._error = self._error, None
-        if error is not None:
-            raise MemschedError(f"a copy, or what waits for one on the host, has failed: {error}") from error
+    def _failed(self) -> MemschedError:
+        found = MemschedError(f"a copy, or what waits for one on the host, has failed: {self._error}")
+        found.__cause__ = self._error
+        return found
 
     def host_memory(self, nbytes: int) -> torch.Tensor:
         return pinned(nbytes)
@@ -317,12 +325,14 @@ class CudaLanes:
         if lane != "out" and self._last is not None:  # nothing that leaves waits for the host
             self._last.over.wait()
             self._issue_those_that_may()
-        self._check()
+        if self._error is not None:
+            failed, self._error = self._failed(), None
+            raise failed
         if lane is None:
             torch.cuda.synchronize(self._device)
         elif lane != "host":
             self._streams[lane].synchronize()
-        self._issued_later.clear()
+        self._let_go()
 
 
 def pinned(nbytes: int) -> torch.Tensor:

@@ -218,5 +218,5 @@ def form_of(optimizer: torch.optim.Optimizer) -> list[tuple[list[int], set[str]]
 
 def options_on(group: Mapping[str, Any]) -> set[str]:
     """The options of a group that are on. What schedulers change is not among them."""
-    values = ("lr", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum")
+    values = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr", "max_momentum", "base_momentum")
     return {name for name, one in group.items() if isinstance(one, int | float) and one and name not in values}

@@ -31,7 +31,7 @@ from memsched.torch.compiled.private import compiled_apart, without_logs
 from memsched.torch.compiled.scaling import Scaling
 from memsched.torch.compiled.update_checks import check_parameters
 from memsched.torch.compiled.updates import Updates
-from memsched.torch.errors import check_arguments, told
+from memsched.torch.errors import check_arguments, told, without_tensors
 from memsched.torch.module_state import backward_aside
 from memsched.torch.nests import tensors_of
 from memsched.torch.report import NO_OPTIMIZER, ShowsResult, describe
@@ -316,6 +316,9 @@ class StepPlan(ShowsResult):
                         found = self._run(step, given, own)
                         updates.ended(self._model)
                         return found
+                except BaseException as error:
+                    without_tensors(error)
+                    raise
                 finally:
                     updates.rest()
         return self._run(step, given, own)

@@ -7,7 +7,9 @@ import functools
 import threading
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -22,9 +24,26 @@ def _one_at_a_time(method: Callable[..., _R]) -> Callable[..., _R]:
     @functools.wraps(method)
     def locked(self: Traffic, *args: Any) -> _R:
         with self._lock:
+            self._tidy()
             return method(self, *args)
 
     return locked
+
+
+@dataclass(slots=True, eq=False)
+class _OnHost:
+    """What is known of a copy on the host."""
+
+    layout: tuple[Any, ...]  # of what was copied
+    written: Any = None  # the event after which it is complete
+    read: Any = None  # that of the last copy to the device
+
+
+@dataclass(slots=True, eq=False)
+class _Coming:
+    """A copy to the device. Nobody has waited for its event if that is there."""
+
+    end: Any
 
 
 class Traffic:
@@ -36,29 +55,43 @@ class Traffic:
         self._used = 0  # of these
         self._lock = threading.RLock()  # threads that train share a device's copies
         self._spare: dict[int, list[torch.Tensor]] = {}  # by bytes; no list is empty
-        self._events: dict[int, Any] = {}  # of copies, by the address of the storage that they write
-        self._reads: dict[int, Any] = {}  # of the last copies to the device, by the address of what they read
-        self._layouts: dict[int, tuple[Any, ...]] = {}  # of what was copied, by the address of its host memory
+        self._hosts: dict[int, _OnHost] = {}  # by address of the storage
+        self._coming: dict[int, _Coming] = {}  # by address of the storage on the device
+        # Storages that are gone, by address, and the memory under those of the host. Python may tell of that in any
+        # thread, also in one for which whoever has the lock waits. By now, another storage may have the address.
+        self._gone: deque[tuple[int, _OnHost | _Coming, torch.Tensor | None]] = deque()
+
+    def _tidy(self) -> None:
+        while self._gone:
+            key, known, memory = self._gone.popleft()
+            if isinstance(known, _Coming):
+                if self._coming.get(key) is known:
+                    del self._coming[key]
+            elif memory is not None:
+                self._take_back(key, known, memory)
 
     @property
     def spare_bytes(self) -> int:
         """Of host memory that waits to be used again."""
-        return sum(nbytes * len(spare) for nbytes, spare in self._spare.items())
+        with self._lock:
+            self._tidy()
+            return sum(nbytes * len(spare) for nbytes, spare in self._spare.items())
 
     @_one_at_a_time
     def offload(self, value: torch.Tensor) -> torch.Tensor:
         """Begin to copy the bytes of a tensor to the host; it must stay until `gone`."""
         self.lanes.begin()
         host = self._host_of(value)
-        self._events[self._key(host)] = self.lanes.copy("out", value.untyped_storage(), host, [self.lanes.now()])
+        self._known(host).written = self.lanes.copy("out", value.untyped_storage(), host, [self.lanes.now()])
         return host
 
     @_one_at_a_time
     def adopt(self, value: torch.Tensor) -> torch.Tensor:
         """A copy of a tensor that lies on the host, as if it had been offloaded."""
         host = self._host_of(value)
+        self.lanes.finish("in")  # one may read memory that is used again, and only the device waits for it
         as_bytes(host.untyped_storage()).copy_(as_bytes(value.untyped_storage()))
-        self._events[self._key(host)] = self.lanes.now()
+        self._known(host).written = self.lanes.now()
         return host
 
     def _host_of(self, value: torch.Tensor) -> torch.Tensor:
@@ -67,10 +100,10 @@ class Traffic:
         self._used += nbytes
         memory = self._take_spare(nbytes) if nbytes in self._spare else self._new_memory(nbytes)
         host = torch.from_numpy(memory.numpy())  # a tensor of its own: when it is dropped, the memory is spare
-        key = host.untyped_storage()._cdata
-        layout = value.dtype, value.storage_offset(), value.shape, value.stride()
-        self._layouts[key] = *layout, value.is_conj(), value.is_neg()
-        weakref.finalize(host.untyped_storage(), self._take_back, key, memory).atexit = False
+        layout = value.dtype, value.storage_offset(), value.shape, value.stride(), value.is_conj(), value.is_neg()
+        storage, known = host.untyped_storage(), _OnHost(layout)
+        self._hosts[storage._cdata] = known
+        weakref.finalize(storage, self._gone.append, (storage._cdata, known, memory)).atexit = False
         return host
 
     def _new_memory(self, nbytes: int) -> torch.Tensor:
@@ -89,7 +122,7 @@ class Traffic:
     def gone(self, value: torch.Tensor, host: torch.Tensor, owned: bool) -> None:
         """Let the computation wait until the copy to the host has ended; what the caller may hold keeps its content."""
         self.lanes.begin()
-        self.lanes.wait(self._events[self._key(host)])
+        self.lanes.wait(self._known(host).written)
         if owned:
             self.lanes.give_back(value.untyped_storage())
 
@@ -97,35 +130,37 @@ class Traffic:
     def prefetch(self, host: torch.Tensor) -> torch.Tensor:
         """Begin to copy a tensor back to the device, with the layout that it had there."""
         self.lanes.begin()
-        key = self._key(host)
-        storage = self.lanes.allocate(host.numel())
-        event = self.lanes.copy("in", storage, host, [self.lanes.now(), self._events[key]])
-        self._events[storage._cdata] = self._reads[key] = event
-        weakref.finalize(storage, self._given_up, storage._cdata).atexit = False
-        dtype, offset, shape, stride, *marks = self._layouts[key]
+        known, storage = self._known(host), self.lanes.allocate(host.numel())
+        known.read = self.lanes.copy("in", storage, host, [self.lanes.now(), known.written])
+        self._coming[storage._cdata] = coming = _Coming(known.read)
+        weakref.finalize(storage, self._given_up, storage._cdata, coming).atexit = False
+        dtype, offset, shape, stride, *marks = known.layout
         value = torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, shape, stride)
         return _marked(value, *marks)
 
     @_one_at_a_time
     def on_host(self, host: torch.Tensor) -> torch.Tensor:
         """What was copied to the host, as a tensor there; only what the host computes may look at it."""
-        dtype, offset, shape, stride, *marks = self._layouts[self._key(host)]
+        dtype, offset, shape, stride, *marks = self._known(host).layout
         return _marked(host.view(dtype).as_strided(shape, stride, offset), *marks)
 
     @_one_at_a_time
     def compute(self, work: Work, reads: Sequence[torch.Tensor], changes: Sequence[torch.Tensor]) -> None:
         """Let the host do some work once copies on the host are complete that it reads, or changes."""
         self.lanes.begin()
-        after = [self._events[self._key(one)] for one in (*reads, *changes)]
-        after += [self._reads[key] for one in changes if (key := self._key(one)) in self._reads]
-        event = self.lanes.compute(work, after)
-        self._events |= {self._key(one): event for one in changes}
+        read, changed = list(map(self._known, reads)), list(map(self._known, changes))
+        fetches = [one.read for one in changed if one.read is not None]
+        event = self.lanes.compute(work, [*(one.written for one in (*read, *changed)), *fetches])
+        for one in changed:
+            one.written = event
 
     @_one_at_a_time
     def arrived(self, value: torch.Tensor, host: torch.Tensor) -> torch.Tensor:
         """Let the computation wait until a tensor is back; its copy on the host must stay until then."""
         self.lanes.begin()
-        self.lanes.wait(self._events.pop(value.untyped_storage()._cdata))
+        coming = self._coming.pop(value.untyped_storage()._cdata)
+        self.lanes.wait(coming.end)
+        coming.end = None
         return value
 
     @_one_at_a_time
@@ -134,30 +169,34 @@ class Traffic:
         self.lanes.finish(lane)
 
     @_one_at_a_time
-    def _given_up(self, key: int) -> None:
-        self._end(self._events.pop(key, None))
+    def tidy(self) -> None:
+        """Let go of what belonged to dropped copies, as each call does."""
 
-    def _end(self, event: Any) -> None:
+    def _given_up(self, key: int, coming: _Coming) -> None:
         """A step that failed drops what is on its way: others may get the memory, but not before the copy has ended."""
-        if event is not None:
-            self.lanes.wait(event)
+        if coming.end is not None:
+            self.lanes.wait(coming.end)
+            self._gone.append((key, coming, None))
 
+    @_one_at_a_time
     def knows(self, host: torch.Tensor) -> bool:
         """Whether a copy on the host is one of its own."""
-        return host.untyped_storage()._cdata in self._layouts
+        return host.untyped_storage()._cdata in self._hosts
 
-    def _key(self, host: torch.Tensor) -> int:
-        if not self.knows(host):
+    def _known(self, host: torch.Tensor) -> _OnHost:
+        known = self._hosts.get(host.untyped_storage()._cdata)
+        if known is None:
             raise MemschedError(
                 "a tensor that was offloaded is not the one that comes back: hooks around the call, such as "
                 "saved_tensors_hooks, must keep tensors as they are; do without them, or plan with bandwidth=0"
             )
-        return host.untyped_storage()._cdata
+        return known
 
-    @_one_at_a_time
-    def _take_back(self, key: int, memory: torch.Tensor) -> None:
-        self._end(self._reads.pop(key, None))
-        del self._events[key], self._layouts[key]
+    def _take_back(self, key: int, known: _OnHost, memory: torch.Tensor) -> None:
+        if known.read is not None:  # which may still be under way
+            self.lanes.wait(known.read)
+        if self._hosts.get(key) is known:
+            del self._hosts[key]
         self._used -= memory.numel()
         if self._used + self.spare_bytes + memory.numel() <= self.most:
             self._spare.setdefault(memory.numel(), []).append(memory)
@@ -198,10 +237,11 @@ def _tell_of_bits() -> None:
 
 def use(device: torch.device, lanes: Lanes) -> Traffic:
     """Let copies of a device go over other streams from now on, such as emulated ones that are late; for trials."""
-    most = traffic_on(device).most
-    _TRAFFIC[device] = Traffic(lanes)
-    _TRAFFIC[device].most = most
-    return _TRAFFIC[device]
+    before, made = traffic_on(device), Traffic(lanes)
+    made.most = before.most
+    before.tidy()
+    _TRAFFIC[device] = made
+    return made
 
 
 # What generated code calls: the methods of the same names, on the copies of a tensor's device.
@@ -245,4 +285,5 @@ def using(device: torch.device, lanes: Lanes) -> Iterator[Traffic]:
     try:
         yield use(device, lanes)
     finally:
+        traffic_on(device).tidy()
         _TRAFFIC[device] = before

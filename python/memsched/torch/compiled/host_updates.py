@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from memsched.errors import MemschedError
 from memsched.torch.compiled.copies import Traffic
 
 Given = tuple[torch.nn.Parameter, torch.Tensor, bool]
@@ -56,6 +57,7 @@ class HostUpdate:
     given: Given | None
     change: Change | None  # of the gradient, before the update
     state: dict[str, Any] | None
+    done: bool = False
     error: BaseException | None = None
 
     def __call__(self) -> None:
@@ -67,6 +69,7 @@ class HostUpdate:
                 if self.change is not None:
                     self.change(parameter.grad)
             self.state = self.stepper.step(parameter, self.group, self.state)
+            self.done = True
         except BaseException as error:  # told in the thread of the step
             self.error = error
 
@@ -97,11 +100,16 @@ class HostUpdates:
         """Wait for all; the states that they leave, by place, and an error, if one has failed."""
         if not self._present:
             return {}, None
-        traffic.finish("host")
         present, self._present = self._present, {}
+        errors: list[BaseException] = []
+        try:
+            traffic.finish("host")
+        except MemschedError as error:  # of the driver: some have not begun
+            errors.append(error)
         for one in present.values():
             one.drop()
-        errors = [one.error for one in present.values() if one.error is not None]
-        for error in errors:
-            traceback.clear_frames(error.__traceback__)  # which have copies that nobody else may have
-        return {k: one.state for k, one in present.items() if one.state is not None}, next(iter(errors), None)
+        errors = [one.error for one in present.values() if one.error is not None] + errors
+        for found in errors:
+            traceback.clear_frames(found.__traceback__)  # which have copies that nobody else may have
+        made = {k: one.state for k, one in present.items() if one.done and one.state is not None}
+        return made, next(iter(errors), None)

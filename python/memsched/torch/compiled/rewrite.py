@@ -206,8 +206,8 @@ class _Half:
 
     def _on_host(self, node: fx.Node) -> fx.Node:
         """What stands for a node on the host: what was copied of its storage, or a view of that."""
-        (storage,) = self.joint.storages_of(node)
-        if node is self._holder(storage) or node.target is operator.getitem:
+        storage, *_ = self.joint.storages_of(node)  # of several views, as a split makes, it is one
+        if node is self._holder(storage) or self._is_part(node):
             return self._call(copies.on_host, (self._host_copy(storage), self.joint.device), None)
         new = self.graph.node_copy(
             node, lambda one: self._on_host(one) if self.joint.storages_of(one) else self.value(one)

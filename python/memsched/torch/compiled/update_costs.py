@@ -50,7 +50,9 @@ class UpdateCosts:
 
     def of(self, parameter: torch.Tensor, group: Mapping[str, Any]) -> Update:
         """Of the update of a parameter, whose place is left open."""
-        key = parameter.shape, parameter.stride(), parameter.dtype, parameter.device, str(sorted(options_on(group)))
+        tensors = {name for name, one in group.items() if isinstance(one, torch.Tensor)}
+        options = sorted(options_on(group) | tensors)
+        key = parameter.shape, parameter.stride(), parameter.dtype, parameter.device, str(options)
         if key not in self._known:
             found = self._looked_at(parameter, group)
             self._known[key] = replace(found, host_seconds=self._on_host(parameter, group, found))

@@ -227,15 +227,15 @@ class Updates:
         self.names_of = {key: name for key, name in self.names_of.items() if name in self.parameters.named}
 
     def rest(self) -> None:
-        """After a step, complete or not: what is on the host can be read there."""
+        """After a step, complete or not: what is on the host can be read and written there."""
         try:
             made, error = self._on_host.end(traffic_on(self._device))
             for place, state in made.items():
                 self.states.made_on_host(place, state)
         finally:
             self.parameters.rest()
-            if self.states.some_have_left or self.parameters.named:
-                traffic_on(self._device).finish("out")
+            for lane in ("out", "in") if self.states.some_have_left or self.parameters.named else ():
+                traffic_on(self._device).finish(lane)
         if error is not None:
             raise MemschedError(f"an update on the host has failed: {error}") from error
 
