@@ -152,6 +152,7 @@ def test_another_learning_rate_takes_the_same_plan() -> None:
     optimizer = torch.optim.AdamW(model.parameters())
     plan = planned(model, x, optimizer, "50%", update_on_host="1 GB/s")
     torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.5)
+    torch.optim.swa_utils.SWALR(optimizer, swa_lr=0.05)  # which adds an option
     assert plan.verify(x).peak_memory <= plan.result.schedule.budget
 
 
