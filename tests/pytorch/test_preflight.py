@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable
@@ -370,6 +371,19 @@ def test_the_host_may_update() -> None:
     assert plan.result.makespan == pytest.approx(own.makespan, rel=0.2)
 
 
+def test_a_model_without_data_has_the_same_ways() -> None:
+    """As the command looks at models: there no parameter was one that may travel."""
+    found = []
+    for mode in (contextlib.nullcontext(), FakeTensorMode()):
+        with mode:
+            model, args = layers(64, 6), (torch.randn(4, 64),)
+        stepping = torch.optim.AdamW(model.parameters())
+        given: dict[str, Any] = {"device": "v100:pcie3", "optimizer": stepping, "loss": lambda out: out.square().mean()}
+        made = fit(model, args, memory="50kB", **given, largest=False)
+        found.append([(one.name, one.peak_memory, one.makespan) for one in made.ways])
+    assert found[0] == found[1]
+
+
 class Positions(nn.Module):
     """It takes four samples at most."""
 
@@ -694,7 +708,7 @@ def test_the_update_in_the_step_says_how_much_of_it_is_the_loss() -> None:
     assert any("results count until the step ends" in one for one in found.assumed)
 
 
-def test_parameters_travel_where_nothing_else_fits() -> None:
+def test_parameters_travel_where_nothing_else_on_the_device_fits() -> None:
     model, x = nn.Sequential(*(nn.Linear(96, 96) for _ in range(8))), torch.randn(1, 96)
     weights = sum(one.nbytes for one in model.parameters())
     stepping = torch.optim.AdamW(model.parameters())
@@ -708,8 +722,9 @@ def test_parameters_travel_where_nothing_else_fits() -> None:
     found = fit(model, (x,), memory=weights, **more)
     fits = {one.name: one.fits for one in found.ways}
     assert fits.pop("parameters travel, too")
+    assert fits.pop(OFFLOADED)
     assert not any(fits.values())
-    assert "offload_parameters=True)" in found.next_step
+    assert "offload_parameters=True)" in found.next_step or "update_on_host=True)" in found.next_step
     given: dict[str, Any] = {"budget": weights, "device": "v100", "optimizer": stepping, "update": True}
     plan = memsched.torch.plan_step(model, (x,), more["loss"], **given, offload_parameters=True)
     assert plan.verify(x).peak_memory <= weights

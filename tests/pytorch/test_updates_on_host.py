@@ -16,7 +16,7 @@ from updating import V100, Sharing, Tied, cnn, loss, mlp, of_class, plain_step, 
 
 import memsched as ms
 import memsched.torch as mt
-from memsched.errors import InvalidInputError, MemschedError
+from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
 from memsched.torch import StepPlan
 from memsched.torch.compiled import copies, host_updates, parameters, plain_updates
 from memsched.torch.compiled.copies import Traffic
@@ -127,6 +127,12 @@ def test_none_runs_on_a_slow_host_or_without_a_link() -> None:
     model, x = mlp(), torch.randn(64, 24)
     for more in ({"update_on_host": "1 MB/s", "link": "12GB/s"}, {**FAST, "link": 0}):
         assert not hosted(planned(model, x, adam(model.parameters()), "100%", **more))
+
+
+def test_where_nothing_can_travel_for_want_of_a_link_it_is_told() -> None:
+    model, x = mlp(), torch.randn(4, 24)
+    with pytest.raises(InfeasibleError, match=r"no link to the host is known, .*give bandwidth, or name a device"):
+        mt.plan_step(model, (x,), loss, budget="20%", optimizer=adam(model.parameters()), update=True, **FAST)
 
 
 def test_measured_on_this_machine() -> None:
@@ -365,7 +371,8 @@ def test_a_fetch_that_does_not_wait_for_the_host_shows(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"update_on_host": "fast"}, "update_on_host"),
+        ({"update_on_host": "fast"}, "update_on_host is 'fast'; give True, or the bytes per second"),
+        ({"update_on_host": "100"}, "update_on_host is '100'; give True, .*with their unit"),
         ({"update_on_host": 0}, "update_on_host is 0; give True, or the bytes per second"),
         ({"update_on_host": math.inf}, "update_on_host is inf; give True, or the bytes per second"),
         ({"update_on_host": None}, "update_on_host is None; give True"),

@@ -39,6 +39,8 @@ from memsched.torch.compiled.updates import Updates
 from memsched.torch.errors import CaptureError, told
 from memsched.torch.step_plan import Given, StepPlan, given_to
 
+_SLOWEST = 1e6  # bytes a second that a host reads and writes; with less, a unit is missing
+
 
 @public
 def plan_step(
@@ -206,11 +208,14 @@ def _check_offload(option: str, given: Any, update: bool, accumulate: bool) -> N
 def _host_speed(given: Any) -> HostSpeed:
     if isinstance(given, bool):
         return "here" if given else None
-    rate = quantities.bandwidth("update_on_host", given) if isinstance(given, str) else checks.as_float(given)
-    if not 1 <= rate < math.inf:
+    try:
+        rate = quantities.bandwidth("update_on_host", given) if isinstance(given, str) else checks.as_float(given)
+    except InvalidInputError:
+        rate = math.nan
+    if not _SLOWEST <= rate < math.inf:
         raise InvalidInputError(
             f"update_on_host is {shown(given)}; give True, or the bytes per second that the host reads and writes, "
-            'such as "100 GB/s"'
+            'with their unit, such as "100 GB/s"'
         )
     return rate
 
@@ -256,7 +261,7 @@ class _Steps:
                 made.wait_by(steps.planned(), there)
                 break
             except InfeasibleError:  # with all states on the host, perhaps
-                if there == made.states or slowest(made.result.device) == 0:
+                if there == made.states or made.result.device.d2h == 0:
                     raise
         return made
 

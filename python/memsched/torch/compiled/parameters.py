@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from memsched.errors import InvalidInputError
@@ -38,8 +39,8 @@ def travelling_in(joint: Joint) -> dict[int, str]:
 
 def may_travel(model: torch.nn.Module, device: torch.device) -> dict[str, torch.nn.Parameter]:
     """The parameters that are on the device, each in memory that nothing else has."""
-    named = model.named_parameters()
-    ours = {name: one for name, one in named if type(one) is torch.nn.Parameter and fills_memory(one)}
+    kinds = torch.nn.Parameter, FakeTensor  # with the latter a model is only looked at
+    ours = {name: one for name, one in model.named_parameters() if type(one) in kinds and fills_memory(one)}
     return {n: one for n, one in ours.items() if one.device.type in (device.type, "meta") and holders_of(one) == 1}
 
 
@@ -86,7 +87,8 @@ class Parameters:
             if copies.is_held(one):
                 raise InvalidInputError(
                     f"{name} shares its memory with another tensor, such as a detached one, an array or a state_dict: "
-                    "that would not follow what the step writes; drop it (del), or plan with offload_parameters=False"
+                    "that would not follow what the step writes; drop it (del), or plan without offload_parameters "
+                    "and update_on_host"
                 )
             copies.follow(one, border.get(parameter_called(name)) != "host")
 

@@ -161,7 +161,9 @@ def _solve(graph: Graph, device: Device, options: Options, effort: Effort = "ful
         raise InfeasibleError("the first plans do not fit", device.memory) from None
 
 
-def too_small(graph: Graph, memory: int, reason: str, needed: int, gradients: int = 0) -> InfeasibleError:
+def too_small(
+    graph: Graph, memory: int, reason: str, needed: int, gradients: int = 0, *, linked: bool = True
+) -> InfeasibleError:
     """The error of a budget: bytes in the unit that it was written in (`gradients`: from before), and what to do."""
     unit = unit_written(memory)
     held, enough = format_bytes(graph.resident, unit), told_bytes(needed, unit, graph, up=True)
@@ -169,10 +171,13 @@ def too_small(graph: Graph, memory: int, reason: str, needed: int, gradients: in
     if gradients:
         held += f" ({format_bytes(gradients, unit)} are gradients from before, which zero_grad() drops)"
     little = f": of the {format_bytes(most, unit)} with everything kept next to nothing can be saved"
+    travels = not linked and any(one["size"] for one in graph.tensors if one["role"] == "persistent")
+    alone = "; no link to the host is known, over which states could travel: give bandwidth, or name a device"
     return InfeasibleError(
         f"the budget of {told_memory(memory, unit, graph)} is too small for the step: {reason} {enough}, {held} of it "
         "resident; give that or more, a smaller batch, or micro-batches"
-        + (little if _MUCH * most < needed <= most else ""),
+        + (little if _MUCH * most < needed <= most else "")
+        + (alone if travels else ""),
         needed,
     )
 
@@ -273,7 +278,7 @@ class _Problem:
             if (plan := self.usable(document, memory)) is not None:
                 return plan, document
         reason = f"{self._options.planner} needs" if needed else "no plan fits in each order of its backwards, in"
-        raise too_small(found.graph, memory, reason, needed or memory, self._held.gradients)
+        raise self._too_small(memory, reason, needed or memory)
 
     def _result(self, graph: Graph, device: Device, effort: Effort) -> Result:
         """A plan; while the steps of PoocH are timed, that which swaps all, if not all fits and it has one."""
@@ -296,7 +301,7 @@ class _Problem:
 
     def solved_or_told(self) -> tuple[CompiledPlan, Document]:
         """A plan, and how the cache keeps it; without one, the error names a budget that has one."""
-        found, graphs = self._timed
+        _, graphs = self._timed
         memory = _bytes_of(self._options.budget, graphs)
         try:
             return self.solved(memory)
@@ -305,7 +310,12 @@ class _Problem:
                 raise
             needed = self.enough(memory)
             reason = "selective needs" if len(self._orders) == 1 else "for each order of its backwards selective needs"
-            raise too_small(found.graph, memory, reason, needed, self._held.gradients) from None
+            raise self._too_small(memory, reason, needed) from None
+
+    def _too_small(self, memory: int, reason: str, needed: int) -> InfeasibleError:
+        found, _ = self._timed
+        linked = device_for(memory, found.link, self._options).d2h > 0
+        return too_small(found.graph, memory, reason, needed, self._held.gradients, linked=linked)
 
     def enough(self, memory: int) -> int:
         """About the least memory above the given one for which there is a plan, of whole percents."""
