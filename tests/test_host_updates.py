@@ -293,13 +293,13 @@ def test_the_bound_allows_any_place() -> None:
     "first",
     [
         pytest.param(0, marks=pytest.mark.slow),
-        *(pytest.param(k, marks=pytest.mark.exhaustive) for k in range(300, 6000, 300)),
+        *(pytest.param(k, marks=pytest.mark.exhaustive) for k in range(150, 6000, 150)),
     ],
 )
 def test_the_host_is_used_where_random_lists_do(first: int) -> None:
     """Plans of random problems with a host are valid, with the bound that the validator derives, and no slower."""
     hosts = 0
-    for seed in range(first, first + 300):
+    for seed in range(first, first + 150):
         problem, schedule, machine = random_repeated(seed)
         fields = {key: getattr(machine, key) for key in ("d2h", "h2d", "duplex", "latency", "host_memory")}
         found = ms.selective(problem, device=ms.Device(min(schedule.budget, machine.memory), **fields), moves=50)
@@ -307,7 +307,7 @@ def test_the_host_is_used_where_random_lists_do(first: int) -> None:
         assert report.makespan == found.makespan <= ms.simulate(problem, schedule, machine).makespan * (1 + 1e-9), seed
         assert report.lower_bound == pytest.approx(found.lower_bound), seed
         hosts += any("update" in step for step in found.schedule.steps)
-    assert hosts > 30
+    assert hosts > 15
 
 
 def test_pictures_and_tables_have_a_lane_for_the_host(tmp_path: Path) -> None:

@@ -142,8 +142,8 @@ def test_the_best_of_all_lists(seed: int) -> None:
 @pytest.mark.parametrize(
     "seed",
     [
-        *(pytest.param(k, marks=pytest.mark.slow) for k in range(4)),
-        *(pytest.param(k, marks=pytest.mark.exhaustive) for k in range(4, 100)),
+        *(pytest.param(k, marks=pytest.mark.slow) for k in range(2)),
+        *(pytest.param(k, marks=pytest.mark.exhaustive) for k in range(2, 100)),
     ],
 )
 def test_the_best_of_all_lists_with_an_update_on_the_host(seed: int) -> None:

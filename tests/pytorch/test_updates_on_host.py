@@ -48,7 +48,7 @@ def hosted(plan: StepPlan) -> frozenset[int]:
         pytest.param(cnn, lambda: torch.randn(2, 3, 8, 8), "100%", "12GB/s", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("stepped", [False, True])
+@pytest.mark.parametrize("stepped", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_steps_have_the_bits_of_plain_ones(
     make: Callable[[], nn.Module], inputs: Callable[[], torch.Tensor], budget: str, link: str, stepped: bool
 ) -> None:
@@ -65,10 +65,9 @@ def test_steps_have_the_bits_of_plain_ones(
     [
         "SGD",
         "Adafactor",
-        "NAdam",
         *(
             pytest.param(one, marks=pytest.mark.slow)
-            for one in ("ASGD", "Adadelta", "Adagrad", "Adam", "Adamax", "Muon", "RAdam", "RMSprop", "Rprop")
+            for one in "ASGD Adadelta Adagrad Adam Adamax Muon NAdam RAdam RMSprop Rprop".split()
         ),
     ],
 )
@@ -165,7 +164,7 @@ def momentum(learned: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(learned, lr=0.01, momentum=0.9)
 
 
-@pytest.mark.parametrize("bad", [(), (0, 2)])
+@pytest.mark.parametrize("bad", [pytest.param((), marks=pytest.mark.slow), (0, 2)])
 @pytest.mark.parametrize("max_norm", [None, 0.01])
 @pytest.mark.parametrize("early", [False, True])
 def test_clipping_and_a_scaler(early: bool, max_norm: float | None, bad: tuple[int, ...]) -> None:
