@@ -78,8 +78,8 @@ def report(rows: list[Row], moves: int) -> str:
         f"`ms.selective` with {moves} moves on {len({row['graph'] for row in rows})} captured training steps in "
         "bfloat16 with AdamW, one update for each parameter, as on [the page of whole steps](whole_step.md). Here "
         f"`ms.with_host_updates(graph, {HOST!r})` says that each update may run on the host, in the time to read and "
-        f"write its bytes at {HOST}. That figure is an assumption, not a measurement. Plans are simulated, and no GPU has "
-        "run them; `memsched.torch.plan_step(.., update_on_host=True)` would. Every plan was validated.",
+        f"write its bytes at {HOST}. That figure is an assumption, not a measurement. Plans are simulated, and no GPU "
+        "has run them; `memsched.torch.plan_step(.., update_on_host=True)` would. Every plan was validated.",
         "",
         "By hand: the best of sixteen combinations of flags (checkpoints, activations on the host, states on the host, "
         "early updates), and of four more whose updates all run on the host as soon as their gradients are there, with "
