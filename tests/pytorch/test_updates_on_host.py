@@ -24,6 +24,7 @@ from memsched.torch.lanes import EmulatedLanes
 
 FAST: dict[str, Any] = {"update_on_host": "1 TB/s"}  # than any device
 CPU = torch.device("cpu")
+OTHERS = ["ASGD", "Adadelta", "Adagrad", "Adam", "Adamax", "Muon", "NAdam", "RAdam", "RMSprop", "Rprop"]
 
 
 def adam(learned: Any) -> torch.optim.Optimizer:
@@ -65,10 +66,7 @@ def test_steps_have_the_bits_of_plain_ones(
     [
         "SGD",
         "Adafactor",
-        *(
-            pytest.param(one, marks=pytest.mark.slow)
-            for one in "ASGD Adadelta Adagrad Adam Adamax Muon NAdam RAdam RMSprop Rprop".split()
-        ),
+        *(pytest.param(one, marks=pytest.mark.slow) for one in OTHERS),
     ],
 )
 def test_any_optimizer_of_pytorch(name: str) -> None:
