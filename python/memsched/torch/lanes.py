@@ -224,7 +224,7 @@ class CudaLanes:
         self._flag = threading.Event
         self._last: _OnHost | None = None  # of what the host computes
         self._error: BaseException | None = None  # of that thread, from the driver
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # Python may tell of dropped tensors within
         self._waiting: dict[Direction, deque[_Later]] = {"out": deque(), "in": deque()}
         self._issued_later: list[Any] = []  # what that thread has issued; it must not be the last to have tensors
 
