@@ -111,7 +111,7 @@ class FakeCuda(TorchDispatchMode):
         self.registered: dict[int, int] = {}
         self.refuse = 0
         self.current = Stream(self, "compute")
-        self._accesses: dict[int, list[_Access]] = {}
+        self._accesses: dict[Any, list[_Access]] = {}  # by storage, or by memory that is pinned
         self._streams = 0
 
     def count(self, tensors: Any, beside: int = 0) -> None:
@@ -154,6 +154,7 @@ class FakeCuda(TorchDispatchMode):
 
     def _unregister(self, address: int) -> int:
         del self.registered[address]
+        self._accesses.pop(("pinned", address), None)
         return 0
 
     def worker(self, early: Callable[[], bool]) -> Worker:
@@ -195,7 +196,10 @@ class FakeCuda(TorchDispatchMode):
         known.append(_Access(start, end, stream, time, wrote))
 
     def _follow(self, storage: torch.UntypedStorage) -> list[_Access]:
-        key = storage._cdata
+        key, address = storage._cdata, storage.data_ptr()
+        for base, nbytes in self.registered.items():
+            if base <= address < base + nbytes:  # whoever drops a tensor there does not give it back
+                return self._accesses.setdefault(("pinned", base), [])
         if key not in self._accesses:
             self._accesses[key] = []
             weakref.finalize(storage, FakeCuda._dropped, weakref.ref(self), key).atexit = False
