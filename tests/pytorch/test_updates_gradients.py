@@ -206,7 +206,7 @@ def test_micro_batches_find_the_states_where_they_are() -> None:
     plan.accumulate(x)
     for place in plan.on_host:
         assert plan._updates is not None
-        assert plan._updates.states.has_left(place)
+        assert plan._updates.lasting.states.has_left(place)
     ms.validate(plan.waiting.result)
 
 

@@ -373,7 +373,6 @@ def test_a_fetch_that_does_not_wait_for_the_host_shows(monkeypatch: pytest.Monke
         ({"update_on_host": 0}, "update_on_host is 0; give True, or the bytes per second"),
         ({"update_on_host": math.inf}, "update_on_host is inf; give True, or the bytes per second"),
         ({"update_on_host": None}, "update_on_host is None; give True"),
-        ({**FAST, "accumulate": True}, "update_on_host is '1 TB/s' and accumulate is True"),
         ({"update_on_host": True, "update": False}, "update_on_host is True and update is not"),
     ],
 )

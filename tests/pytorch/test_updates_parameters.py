@@ -33,7 +33,9 @@ def places(plan: StepPlan) -> dict[str, str]:
     """Where the parameters of a plan are between steps."""
     assert plan._updates is not None
     border = plan.result.schedule.border
-    return {one: border.get(parameters.parameter_called(one), "device") for one in plan._updates.parameters.named}
+    return {
+        one: border.get(parameters.parameter_called(one), "device") for one in plan._updates.lasting.parameters.named
+    }
 
 
 class Adapted(nn.Module):
@@ -423,7 +425,6 @@ def test_a_dropped_model_is_gone() -> None:
     ("more", "said"),
     [
         ({"offload_parameters": 1}, "offload_parameters is 1; give True or False"),
-        ({"offload_parameters": True, "accumulate": True}, "offload_parameters is True and accumulate is True"),
         ({"offload_parameters": True, "update": False}, "offload_parameters is True and update is not"),
     ],
 )

@@ -16,13 +16,13 @@ from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem
 from memsched.result import Result
 from memsched.support.documents import Document
-from memsched.support.formats import format_bytes, format_seconds, unit_written
+from memsched.support.formats import counted, format_bytes, format_seconds, unit_written
 from memsched.support.interrupt import Interrupts
 from memsched.torch.batches import narrowed, parts_in
 from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.compiled_plan import CompiledPlan
 from memsched.torch.compiled.group import Group
-from memsched.torch.compiled.joint import states_called
+from memsched.torch.compiled.joint import gradient_called, states_called
 from memsched.torch.compiled.look import Loss, check_model, device_of, forward_of, then
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.parameters import Parameters
@@ -109,14 +109,16 @@ class StepPlan(ShowsResult):
     def wait_by(self, waiting: StepPlan, on_host: Mapping[int, int]) -> None:
         """Steps whose gradients wait follow a plan of their own, which finds the states at these places on the host."""
         assert waiting._updates is not None
-        waiting._updates.border = {place: "host" if place in on_host else "device" for place in self.states}
+        waiting._updates.lasting.states_at = {place: "host" if place in on_host else "device" for place in self.states}
         self.waiting = waiting
 
     @property
     def states(self) -> dict[int, int]:
         """Bytes of the optimiser's states that may travel, by the place of their parameter."""
         sizes = {one["name"]: one["size"] for one in self.result.graph.tensors}
-        return {place: sizes[states_called(place)] for place in (self._updates.planned if self._updates else ())}
+        return {
+            place: sizes[states_called(place)] for place in (self._updates.lasting.planned if self._updates else ())
+        }
 
     @property
     def on_host(self) -> dict[int, int]:
@@ -157,6 +159,13 @@ class StepPlan(ShowsResult):
             waiting, unit = self.waiting.result, unit_written(self.result.device)
             took = f"{format_seconds(waiting.timeline.makespan)}, {format_bytes(waiting.peak_memory, unit)}"
             updates.append(f"\nmicro-batches whose gradients wait for a step\n  each takes {took}")
+            added = len(self.waiting._updates.hosted) if self.waiting._updates is not None else 0
+            updates += [f"  {counted(added, 'gradient')} added on the host"] if added else []
+            out, back = self._moved_for(self.waiting)
+            link = self.result.device
+            between = 0.0 if not out + back else out / link.d2h + back / link.h2d
+            moved = f"{format_bytes(out, unit)} to the host and {format_bytes(back, unit)} back"
+            updates += [f"  and between them and the step {moved}: {format_seconds(between)}"] if between else []
         told = [f"\nnot counted\n  {NO_OPTIMIZER}"] if self._options.optimizer is None else []
         return "\n".join([describe(replace(self.plan, result=self.result)), *updates, *told])
 
@@ -188,18 +197,31 @@ class StepPlan(ShowsResult):
     def accumulate(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """One micro-batch whose gradients wait in `.grad`, where the next `step` adds to them; nothing is updated.
 
-        Takes, returns and raises what `step` does, and asks for a plan with `accumulate=True`.
+        Where gradients may travel, `.grad` of one that is on the host is NaN, and PyTorch refuses to write to it; after
+        `bring_back` all are there. `zero_grad()` drops them. Takes, returns and raises what `step` does, and asks for a
+        plan with `accumulate=True`.
         """
         if self.waiting is None:
             raise InvalidInputError("the step is planned without accumulate=True; plan it with update=True and that")
         return self.waiting.step(*args, **kwargs)
 
+    def _moved_for(self, waiting: StepPlan) -> tuple[int, int]:
+        """Bytes that go to the host, and that come back, as each step follows a micro-batch and is followed by one."""
+        out = back = 0
+        for one in waiting.result.graph.tensors:
+            there = [it.result.schedule.border.get(one["name"]) == "host" for it in (waiting, self)]
+            if one["role"] != "persistent" or there[0] == there[1]:
+                continue
+            gone = one["name"].startswith(gradient_called(""))  # once the step has used it
+            out += one["size"] if there[1] or not gone else 0
+            back += one["size"] if there[0] or not gone else 0
+        return out, back
+
     def bring_back(self) -> None:
-        """Bring states of the optimiser and parameters to the device, which the plan may keep on the host."""
+        """Bring states of the optimiser, parameters, and gradients that wait to the device, as after a plain step."""
         if self._updates is not None:
             with torch.inference_mode(False):
-                self._updates.states.home()
-                self._updates.parameters.home()
+                self._updates.lasting.home()
 
     def verify(self, *args: Any, **kwargs: Any) -> Verified:
         """Compare a planned step with plain autograd: loss, gradients, buffers and random numbers, bit for bit.
@@ -221,6 +243,9 @@ class StepPlan(ShowsResult):
             learning |= {f"input {k}": one for k, one in enumerate(tensors_of(given)) if one.requires_grad}
             value = self._take(step, given, own=set(map(id, learning.values())), updates=updates)
             updated: dict[str, torch.Tensor] = {}
+            if self._updates is not None and self._updates.lasting.awaited:
+                self._updates.lasting.parameters.home()
+                self._updates.lasting.waiting.home()
             if self._updates is not None and self._updates.how.updates:
                 if updates is None:
                     updates = self._updates.copy()
@@ -274,8 +299,10 @@ class StepPlan(ShowsResult):
         @contextlib.contextmanager
         def start() -> Iterator[None]:
             updates = self._updates
-            parameters = updates.parameters if updates is not None else Parameters({})
+            parameters = updates.lasting.parameters if updates is not None else Parameters({})
             parameters.home()
+            if updates is not None:
+                updates.lasting.waiting.home()
             with untouched(self._model, given, self._loss):
                 parameters.renew()
                 adds = updates is not None and updates.how.adds

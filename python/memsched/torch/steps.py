@@ -101,7 +101,7 @@ def plan_step(
     accumulate : bool
         With `update=True`, gradients of several micro-batches may add up: all but the last run by
         `StepPlan.accumulate`, which is planned for the same budget, and `StepPlan.step` adds to what waits. All
-        gradients then count, also while none waits.
+        gradients then count, also while none waits. With one of the next two options each may wait on the host.
     scaler : torch.amp.GradScaler, optional
         The loss is scaled by it. With `update=True`, gradients are unscaled before they are clipped, all updates wait
         to see whether each gradient is finite, and are left out if one is not; then the scaler is updated. Without,
@@ -151,8 +151,8 @@ def plan_step(
     scaling = scaling_of(scaler, device_of(model))
     how = _how(update, max_norm, accumulate, scaled=scaling is not None)
     host = _host_speed(update_on_host)
-    _check_offload("offload_parameters", offload_parameters, update, accumulate)
-    _check_offload("update_on_host", update_on_host, update, accumulate)
+    _check_offload("offload_parameters", offload_parameters, update)
+    _check_offload("update_on_host", update_on_host, update)
     updates = None
     if update:
         asked: dict[str, Any] = {"update": update, "rounds": rounds, "planner": planner, "how": how}
@@ -194,14 +194,13 @@ def _how(update: bool, max_norm: float | None, accumulate: bool, *, scaled: bool
     return How(norm, adds=accumulate, scaled=scaled)
 
 
-def _check_offload(option: str, given: Any, update: bool, accumulate: bool) -> None:
+def _check_offload(option: str, given: Any, update: bool) -> None:
     if option == "offload_parameters" and not isinstance(given, bool):
         raise InvalidInputError(f"{option} is {shown(given)}; give True or False")
-    if given is not False and (accumulate or not update):
-        wrong = "accumulate is True" if accumulate else "update is not"
+    if given is not False and not update:
         raise InvalidInputError(
-            f"{option} is {shown(given)} and {wrong}: gradients that wait for an update are on the device, and so are "
-            "their parameters; plan with update=True, without accumulate"
+            f"{option} is {shown(given)} and update is not: gradients that wait for an update are on the device, and "
+            "so are their parameters; plan with update=True"
         )
 
 
@@ -251,8 +250,7 @@ class _Steps:
         """Of the whole batch at once, beside gradients from before; and of a step whose gradients wait."""
         assert self._updates is not None
         made, updates = self.planned(), self._updates
-        waiting = Updates(updates.optimizer, how=replace(updates.how, max_norm=None, updates=False, scaled=False))
-        waiting.names = updates.names
+        waiting = updates.that_wait()
         for there in (made.on_host, made.states):
             held = updates.state_bytes - sum(there.values())
             options = replace(self._options, budget=made.result.schedule.budget, optimizer=held)
@@ -272,7 +270,8 @@ class _Steps:
         updates = [op.update for op in joint.operations if op.update is not None]
         if self._updates is not None:
             self._updates.places = {one.place for one in updates}
-            self._updates.planned = {one.place for one in updates if one.state}
+            self._updates.lasting.planned = {one.place for one in updates if one.state}
+            self._updates.lasting.awaited = {one.place for one in updates if one.waiting}
             self._updates.keep(travelling_in(joint).values())
             if not updates:
                 raise InvalidInputError(
@@ -285,7 +284,7 @@ class _Steps:
         key = key_of_step(made.result.graph, options, device_of(self._model))
         known = {key: document}
         if self._updates is not None:
-            self._updates.parameters_at = made.result.schedule.border
+            self._updates.lasting.parameters_at = made.result.schedule.border
             places = {op.node.name: op.update.place for op in joint.operations if op.update is not None}
             hosted = (step["update"] for step in made.result.schedule.steps if "update" in step)
             self._updates.hosted = frozenset(places[name] for name in hosted)

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from memsched._core import Graph
-from memsched.torch.compiled.joint import Joint, Operation, Update, states_called
+from memsched.torch.compiled.joint import Joint, Operation, Update, gradient_called, states_called
 from memsched.torch.compiled.parameters import TRAVELS, parameter_called, travelling_in
 from memsched.torch.compiled.private import FREED
 from memsched.torch.compiled.resident import Resident
@@ -55,9 +55,20 @@ def state_name(op: Operation) -> str:
     return states_called(op.update.place)
 
 
+def waiting_name(op: Operation) -> str:
+    """Of the tensor that stands for the gradient from before that an update reads."""
+    assert op.update is not None
+    return gradient_called(op.update.place)
+
+
 def gradients_of(op: Operation) -> Sequence[int]:
     """The storages that an update reads and does not change: of its gradient, and of what that is clipped by."""
-    return op.reads[1:]
+    return op.reads[1:] if op.update is None or not op.update.adds else op.reads
+
+
+def changed_by(op: Operation) -> Sequence[int]:
+    """The storage of the parameter that an update changes, if it does."""
+    return op.reads[:1] if op.update is not None and not op.update.adds else ()
 
 
 def held_storages(joint: Joint) -> set[int]:
@@ -241,7 +252,7 @@ class _Part:
         self._gradients = [n for n in joint.storages_in(joint.gradients) if n not in self._sources]
         self._held -= (travelling := travelling_in(joint).keys())
         updates = [(op, op.update) for op in joint.operations if op.update is not None]
-        self._sources -= (lasting := {op.reads[0] for op, _ in updates} | travelling)
+        self._sources -= (lasting := {n for op, _ in updates for n in changed_by(op)} | travelling)
         kept = self._held.union(self._sources, self._gradients)
         self._on_host = {
             op.number for op, one in updates if one.host_seconds is not None and kept.isdisjoint(gradients_of(op))
@@ -263,6 +274,8 @@ class _Part:
         ]
         persistent = [self._tensor(n, "") for n in sorted(lasting)]  # without bytes where these are resident
         persistent += [{"name": prefix + state_name(op), "size": one.state} for op, one in updates if one.state]
+        waiting = {waiting_name(op): one.waiting for op, one in updates if one.waiting}  # by one or two ops each
+        persistent += [{"name": prefix + name, "size": size} for name, size in waiting.items()]
         self.tensors += [{**one, "role": "persistent"} for one in persistent]
 
     def forward(self) -> Iterator[dict[str, Any]]:
@@ -315,7 +328,8 @@ class _Part:
 
     def _update(self, op: Operation, update: Update) -> dict[str, Any]:
         """An update comes after all that reads its parameter, and before the end of the step if it cannot leave."""
-        changed = [self._name(op.reads[0]), *([self._prefix + state_name(op)] if update.state else [])]
+        changed = [*map(self._name, changed_by(op)), *([self._prefix + state_name(op)] if update.state else [])]
+        changed += [self._prefix + waiting_name(op)] if update.waiting else []
         gradients = [self._name(n) for n in gradients_of(op) if n not in self._sources]
         on_host = op.number in self._on_host
         return {

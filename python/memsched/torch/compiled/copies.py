@@ -88,9 +88,15 @@ class Traffic:
     @_one_at_a_time
     def adopt(self, value: torch.Tensor) -> torch.Tensor:
         """A copy of a tensor that lies on the host, as if it had been offloaded."""
-        host = self._host_of(value)
-        self.lanes.finish("in")  # one may read memory that is used again, and only the device waits for it
+        host = self.room_for(value)
         as_bytes(host.untyped_storage()).copy_(as_bytes(value.untyped_storage()))
+        return host
+
+    @_one_at_a_time
+    def room_for(self, like: torch.Tensor) -> torch.Tensor:
+        """Memory on the host, as if a tensor had been offloaded; nothing reads it any more, or has written it."""
+        host = self._host_of(like)
+        self.lanes.finish("in")  # one may read memory that is used again, and only the device waits for it
         self._known(host).written = self.lanes.now()
         return host
 

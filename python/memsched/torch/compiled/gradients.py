@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from memsched.torch.compiled.joint import Joint
+from memsched.torch.compiled.parameters import WAITS
 from memsched.torch.compiled.private import unset_fake_temporarily
 from memsched.torch.errors import CaptureError
 from memsched.torch.module_state import leaves_behind
@@ -29,7 +30,8 @@ def check_gradients(module: fx.GraphModule, joint: Joint) -> None:
     if len(given) != len(joint.gradients):  # AOTAutograd has merged some
         return
     places = {node: k for k, node in enumerate(joint.primals, -joint.tokens)}
-    updated = {places[op.node.args[2]] for op in joint.operations if op.update is not None}
+    updated = {places[op.node.args[2]] for op in joint.operations if op.update is not None and not op.update.adds}
+    updated.update(places[node] for node in joint.primals if WAITS in node.meta)
     pairs = enumerate(zip(given, joint.gradients, strict=True))
     lacking = [node for k, (node, end) in pairs if end is None and k not in updated]
     (output,) = module.graph.find_nodes(op="output")

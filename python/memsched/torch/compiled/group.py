@@ -162,7 +162,7 @@ class Group:
 
     def _asked(self, unit: Unit, args: Sequence[Any]) -> Key:
         fixed, inputs = [args[k] for k in unit.fixed], [args[k] for k in unit.inputs]
-        held = gradient_bytes(fixed) + gradient_bytes(inputs)
+        held = gradient_bytes(args[k] for k in unit.fixed if k not in unit.waiting) + gradient_bytes(inputs)
         owner = self._owners.setdefault(tuple(map(id, fixed)), len(self._owners))
         given = self._seen.bytes_beside(inputs)
         leaves = tuple([k for k in unit.inputs if args[k].requires_grad and args[k].is_leaf])

@@ -73,7 +73,7 @@ class Call:
     again: tuple[Any, ...] = ()  # what tells it, if it runs again in a backward, as under `torch.utils.checkpoint`
     recorded: bool = False
     given: dict[int, tuple[int, bool]] = field(default_factory=dict)  # by storage: bytes, and whether it lasts
-    travelling: int = 0  # bytes that parameters which may travel have on the device
+    travelling: int = 0  # bytes that parameters and gradients which may travel have on the device
     gradients: dict[int, int] = field(default_factory=dict)  # bytes by storage, of those that parameters had before
     results: dict[int, int] = field(default_factory=dict)  # bytes by storage
 
@@ -87,7 +87,9 @@ class Call:
                     self.travelling += storage.nbytes()
                 else:
                     self.given[identities.of(storage)] = storage.nbytes(), k in unit.static
-                if gradient is not None:
+                if gradient is not None and k in unit.waiting:
+                    self.travelling += gradient.untyped_storage().nbytes()
+                elif gradient is not None:
                     storage = gradient.untyped_storage()
                     self.gradients[identities.of(storage)] = storage.nbytes()
 

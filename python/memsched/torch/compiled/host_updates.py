@@ -46,6 +46,29 @@ class Stepper:
 
 
 @dataclass(slots=True)
+class Sum:
+    """A gradient that is added to another on the host, or copied if it is the first of several micro-batches."""
+
+    total: torch.Tensor | None
+    gradient: torch.Tensor | None
+    first: bool
+    error: BaseException | None = None
+
+    def __call__(self) -> None:
+        try:
+            assert self.total is not None
+            assert self.gradient is not None
+            with torch.no_grad():
+                (self.total.copy_ if self.first else self.total.add_)(self.gradient)
+        except BaseException as error:  # told in the thread of the step
+            self.error = error
+
+    def drop(self) -> None:
+        """All that it has of the step."""
+        self.total = self.gradient = None
+
+
+@dataclass(slots=True)
 class HostUpdate:
     """The update of one parameter in one step, by copies on the host.
 
@@ -87,6 +110,7 @@ class HostUpdates:
         self._optimizer = optimizer
         self._stepper: Stepper | None = None
         self._present: dict[int, HostUpdate] = {}  # by place
+        self._sums: list[Sum] = []
 
     def add(
         self, place: int, group: Mapping[str, Any], given: Given, change: Change, state: dict[str, Any] | None
@@ -96,19 +120,25 @@ class HostUpdates:
         self._present[place] = made = HostUpdate(self._stepper, group, given, change, state)
         return made
 
+    def add_up(self, one: Sum) -> None:
+        """The host is to carry out this, too."""
+        self._sums.append(one)
+
     def end(self, traffic: Traffic) -> tuple[dict[int, dict[str, Any]], BaseException | None]:
         """Wait for all; the states that they leave, by place, and an error, if one has failed."""
-        if not self._present:
+        if not self._present and not self._sums:
             return {}, None
         present, self._present = self._present, {}
+        every: list[Sum | HostUpdate] = [*self._sums, *present.values()]
+        self._sums = []
         errors: list[BaseException] = []
         try:
             traffic.finish("host")
         except MemschedError as error:  # of the driver: some have not begun
             errors.append(error)
-        for one in present.values():
+        for one in every:
             one.drop()
-        errors = [one.error for one in present.values() if one.error is not None] + errors
+        errors = [one.error for one in every if one.error is not None] + errors
         for found in errors:
             traceback.clear_frames(found.__traceback__)  # which have copies that nobody else may have
         made = {k: one.state for k, one in present.items() if one.done and one.state is not None}

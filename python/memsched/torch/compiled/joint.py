@@ -35,9 +35,14 @@ def states_called(place: int) -> str:
     return f"states:{place}"
 
 
+def gradient_called(place: int | str) -> str:
+    """The tensor that stands for the gradient of the parameter at a place that waits from steps before."""
+    return f"gradient:{place}"
+
+
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What the update of a parameter takes."""
+    """What the update of a parameter takes, or the addition of its gradient to one that waits."""
 
     place: int  # of the parameter among those of the optimiser
     state: int  # bytes of its states, but for single numbers
@@ -46,6 +51,8 @@ class Update:
     touched: int  # bytes that its operations read and write
     calls: int  # how many operations it has
     host_seconds: float | None = None  # on the host; None: it does not run there
+    waiting: int = 0  # bytes of the gradient from before that it reads and changes, if that is a tensor of the plan
+    adds: bool = False  # it does nothing but add to that gradient, and neither reads nor changes the parameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +66,7 @@ class Operation:
     backward: bool  # it needs a gradient that arrives, or AOTAutograd traced it in the backward
     once: bool  # it cannot run again: it has an effect besides its results
     random: bool  # it draws random numbers
-    update: Update | None = None  # it changes the first storage that it reads, by the optimiser
+    update: Update | None = None  # it changes the first storage that it reads, by the optimiser, unless it only adds
 
 
 @dataclass(slots=True)

@@ -109,7 +109,7 @@ def _looked_at(
     model, args, kwargs, optimizer = step_of
     dry = None if updates is None else Updates(optimizer, looked_at=updates)
     if dry is not None:
-        dry.names_of = dry.parameters.names_in(model)
+        dry.names_of = dry.lasting.parameters.names_in(model)
     group = Unplanned(options, aside=unset_fake_temporarily, witness=witness, updates=dry)
     step = forward_of(model) if loss is None or not within else then(forward_of(model), loss)
     needed = NO_LOSS

@@ -20,6 +20,9 @@ HOLLOW = ("cuda",)
 TRAVELS = "travels"
 """Has, in the `meta` of a primal, the name of the parameter in the model, if it may travel."""
 
+WAITS = "waits"
+"""Marks, in the `meta` of a primal, a parameter whose gradient from before may travel, too."""
+
 
 def parameter_called(name: str) -> str:
     """The tensor that stands for a parameter which may travel."""
@@ -75,8 +78,8 @@ class Parameters:
         """The others stay where they are: the step does not read them, or hands them on."""
         self.named = {name: self.named[name] for name in names}
 
-    def follow(self, border: Mapping[str, str]) -> None:
-        """Bring each to where it is between two steps of a plan."""
+    def check(self) -> None:
+        """Refuse what has changed, or what others hold, between two steps."""
         for name, one in self.named.items():
             copies = _COPIES[one]
             if not copies.knows(one):
@@ -90,7 +93,18 @@ class Parameters:
                     "that would not follow what the step writes; drop it (del), or plan without offload_parameters "
                     "and update_on_host"
                 )
-            copies.follow(one, border.get(parameter_called(name)) != "host")
+
+    def leave(self, border: Mapping[str, str]) -> None:
+        """Between two steps of a plan: let those be on the host alone that are to be there."""
+        for name, one in self.named.items():
+            if border.get(parameter_called(name)) == "host":
+                _COPIES[one].follow(one, False)
+
+    def come(self, border: Mapping[str, str]) -> None:
+        """Between two steps of a plan: bring the others to the device."""
+        for name, one in self.named.items():
+            if border.get(parameter_called(name)) != "host":
+                _COPIES[one].follow(one, True)
 
     def rest(self) -> None:
         """A step is over, or has failed: each has its values where others can read them."""
@@ -99,7 +113,8 @@ class Parameters:
 
     def home(self) -> None:
         """Bring all to the device."""
-        self.follow({})
+        self.check()
+        self.come({})
 
     def renew(self) -> None:
         """Give each that is on the device other memory, so that nobody else has what a plan frees."""

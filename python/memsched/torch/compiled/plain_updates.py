@@ -68,7 +68,7 @@ def after_step(updates: Updates, model: torch.nn.Module) -> dict[str, torch.Tens
     found: dict[str, torch.Tensor] = {} if updates.norm is None else {"norm of gradients": updates.norm}
     if updates.scaling is not None:
         found["scale of the loss"] = torch.tensor(updates.scaling.scaler.get_scale())
-    updates.states.home()
+    updates.lasting.states.home()
     for name, one in model.named_parameters():
         if id(one) in updates.trained:
             found[f"parameter {name}"] = one.detach().clone()

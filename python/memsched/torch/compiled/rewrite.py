@@ -13,7 +13,7 @@ from torch import fx
 
 from memsched.errors import InternalError
 from memsched.torch.compiled import copies, randomness, update_calls
-from memsched.torch.compiled.as_graph import LEAVE, Step, held_storages, name_of, state_name
+from memsched.torch.compiled.as_graph import LEAVE, Step, held_storages, name_of, state_name, waiting_name
 from memsched.torch.compiled.joint import Joint
 from memsched.torch.compiled.laps import lap
 from memsched.torch.compiled.layouts import drawn_from, laid, order_of
@@ -68,7 +68,11 @@ class _Writer:
         self.returned = set(joint.storages_in(joint.results)).union(*(op.reads for op in updates))
         self.operations = {op.node.name: op for op in joint.operations}
         self.storages = {name_of(joint, s.number): s.number for s in joint.storages}
-        self.updates = {state_name(op): op.node for op in joint.operations if op.update and op.update.state}
+        marked = [(op, op.update) for op in joint.operations if op.update is not None]
+        self.travel = {state_name(op): (update_calls.TRAVEL, one.place) for op, one in marked if one.state}
+        self.travel |= {
+            waiting_name(op): (update_calls.TRAVEL_GRADIENT, one.place) for op, one in marked if one.waiting
+        }
         self.parameters = {parameter_called(name): (n, name) for n, name in travelling_in(joint).items()}
         self.serial = next((op.node.args[0] for op in joint.operations if op.update is not None), None)
         self.runs = Counter(step["run"] for step in (*forward, *backward) if "run" in step)
@@ -105,7 +109,8 @@ class _Writer:
 
 
 _COPIES = {copies.offload, copies.prefetch, copies.arrived, copies.gone, update_calls.arrived_parameter}
-_COPIES |= {*update_calls.TRAVEL.values(), *update_calls.TRAVEL_PARAMETER.values(), update_calls.update_on_host}
+_COPIES |= {*update_calls.TRAVEL.values(), *update_calls.TRAVEL_GRADIENT.values()}
+_COPIES |= {*update_calls.TRAVEL_PARAMETER.values(), update_calls.update_on_host}
 
 
 @dataclass(slots=True)
@@ -147,9 +152,9 @@ class _Half:
         if verb == "update":
             self.update_on_host(self.writer.operations[name])
             return
-        if name in self.writer.updates:
-            serial, place, *_ = self.writer.updates[name].args
-            self._call(update_calls.TRAVEL[verb], (serial, place), None)
+        if name in self.writer.travel:
+            calls, place = self.writer.travel[name]
+            self._call(calls[verb], (self.writer.serial, place), None)
             return
         if name in self.writer.parameters:
             self._move(verb, *self.writer.parameters[name])
@@ -201,8 +206,8 @@ class _Half:
     def update_on_host(self, op: Any) -> None:
         """Write an update that runs there, by copies of what it reads."""
         serial, place, _, gradient, copied, *factor = op.node.args
-        given = self._on_host(gradient), copied, *map(self._on_host, factor)
-        self._call(update_calls.update_on_host, (serial, place, *given), None)
+        there = None if gradient is None else self._on_host(gradient)
+        self._call(update_calls.update_on_host, (serial, place, there, copied, *map(self._on_host, factor)), None)
 
     def _on_host(self, node: fx.Node) -> fx.Node:
         """What stands for a node on the host: what was copied of its storage, or a view of that."""

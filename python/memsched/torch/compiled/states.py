@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -26,9 +26,9 @@ class States:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer, self._trained = optimizer, trained_by(optimizer)
-        self._travels = _TRAVELS.setdefault(optimizer, {})
+        self._travels: MutableMapping[int, Any] = _TRAVELS.setdefault(optimizer, {})
 
-    def of(self, place: int) -> dict[str, Any]:
+    def of(self, place: int) -> MutableMapping[str, Any]:
         """What the optimiser has; nothing before its first step."""
         return self._optimizer.state.get(self._trained[place], {})
 
@@ -41,15 +41,20 @@ class States:
         """Whether there is one of any."""
         return bool(self._travels)
 
-    def follow(self, where: Mapping[int, str]) -> None:
-        """Between two steps: bring each to the device, or let it be on the host alone."""
-        for place, travelling in [*self._travels.items()]:
-            if where.get(place, "device") == "device" or not travelling.settle(self.of(place)):
+    def leave(self, where: Mapping[int, str]) -> None:
+        """Between two steps: let those be on the host alone that are to be there."""
+        for place in (place for place, there in where.items() if there == "host"):
+            if place in self._travels and not self._travels[place].settle(self.of(place)):
                 self.home(place)
-        for place, there in where.items():
-            if there == "host" and place not in self._travels:
+            if place not in self._travels:
                 self.offload(place)
                 self.free(place)
+
+    def come(self, where: Mapping[int, str]) -> None:
+        """Between two steps: bring the others to the device."""
+        for place in [*self._travels]:
+            if where.get(place, "device") == "device":
+                self.home(place)
 
     def home(self, place: int | None = None) -> None:
         """Bring those of one parameter to the device, or all."""
@@ -114,7 +119,7 @@ class Travelling:
                 self._hosts[name] = traffic_on(value.device).offload(value)
                 self._leaving[name] = value
 
-    def adopt(self, state: dict[str, Any]) -> None:
+    def adopt(self, state: MutableMapping[str, Any]) -> None:
         """They were made on the host, and stay there."""
         traffic = traffic_on(self._device)
         for name, value in state.items():
@@ -126,7 +131,7 @@ class Travelling:
         """What they are on the host, as copies know it, while they are there alone."""
         return [*self._hosts.values()]
 
-    def free(self, state: dict[str, Any]) -> None:
+    def free(self, state: MutableMapping[str, Any]) -> None:
         """From now on the optimiser has what is on the host."""
         for name, value in self._leaving.items():
             traffic_on(value.device).gone(value, self._hosts[name], False)
@@ -134,11 +139,14 @@ class Travelling:
         self._leaving = {}
         self.drop()
 
-    def _show(self, name: str, value: torch.Tensor, state: dict[str, Any]) -> None:
+    def _show(self, name: str, value: torch.Tensor, state: MutableMapping[str, Any]) -> None:
         """Let the optimiser have what is on the host of a value."""
-        flat = self._hosts[name].view(value.dtype)
-        state[name] = flat.as_strided(value.shape, value.stride(), value.storage_offset())
+        state[name] = self._shown_for(name, value)
         self._shown[name] = _Shown(state[name])
+
+    def _shown_for(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        flat = self._hosts[name].view(value.dtype)
+        return flat.as_strided(value.shape, value.stride(), value.storage_offset())
 
     def drop(self) -> None:
         """What is on its way back, or has come back, is not needed."""
@@ -152,7 +160,7 @@ class Travelling:
             if name not in self._coming and name not in self._leaving:
                 self._coming[name] = traffic_on(self._device).prefetch(host)
 
-    def arrive(self, state: dict[str, Any]) -> None:
+    def arrive(self, state: MutableMapping[str, Any]) -> None:
         """They are on the device again, and about to change."""
         for name, value in self._leaving.items():
             traffic_on(value.device).gone(value, self._hosts[name], False)
@@ -171,7 +179,7 @@ class Travelling:
         self._leaving = {}
         return False
 
-    def home(self, state: dict[str, Any]) -> None:
+    def home(self, state: MutableMapping[str, Any]) -> None:
         """As `arrive`, between two steps; states that the optimiser has otherwise are moved to the device."""
         if self.settle(state):
             self.arrive(state)

@@ -17,16 +17,16 @@ from torch import fx
 from memsched._core import Graph
 from memsched.errors import InternalError, MemschedError
 from memsched.result import Result
-from memsched.torch.compiled.as_graph import LEAVE, RETURN, Step, Visit, gradients_of, name_of, prefix, state_name
+from memsched.torch.compiled.as_graph import LEAVE, RETURN, Step, Visit, prefix
 from memsched.torch.compiled.compiled_plan import CompiledPlan
 from memsched.torch.compiled.copies import expect
 from memsched.torch.compiled.joint import Joint, read_joint
 from memsched.torch.compiled.laps import Laps
-from memsched.torch.compiled.parameters import TRAVELS, parameter_called, travelling_in
+from memsched.torch.compiled.parameters import TRAVELS, WAITS
 from memsched.torch.compiled.private import Boxed, backward_code, is_batched, python_code, saving_is_hooked
 from memsched.torch.compiled.rewrite import Rewritten, rewrite
 from memsched.torch.compiled.sizes import Sizes
-from memsched.torch.compiled.split import steps_of
+from memsched.torch.compiled.split import lasting_in, steps_of
 from memsched.torch.meter import Meter
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ class Unit:
         ]
         self.fixed = sorted(self.static)
         self.travelling = {k for k, node in enumerate(self.joint.primals) if TRAVELS in node.meta}
+        self.waiting = {k for k, node in enumerate(self.joint.primals) if WAITS in node.meta}
         self.inputs = [
             k
             for k, node in enumerate(self.joint.primals)
@@ -292,12 +293,7 @@ class Unit:
         So many bytes of gradients that arrive otherwise than traced are planned.
         """
         expect(self.joint.device, plan.result.timeline.bytes_out)
-        updates = [op for op in self.joint.operations if op.update]
-        lasting = {state_name(op) for op in updates if op.update and op.update.state}
-        lasting.update(map(parameter_called, travelling_in(self.joint).values()))
-        on_host = {n for op in updates if op.update and op.update.host_seconds is not None for n in gradients_of(op)}
-        lasting.update(name_of(self.joint, n) for n in on_host.difference(self.joint.storages_in(self.joint.gradients)))
-        forward, backward = steps_of(plan.result.schedule.steps, visit, visits, lasting)
+        forward, backward = steps_of(plan.result.schedule.steps, visit, visits, lasting_in(self.joint))
         key = str((sizes and sizes.values, forward, backward))
         if (key, None) not in self._code:
             for serial in (None, self.laps.serial) if self.laps is not None else (None,):

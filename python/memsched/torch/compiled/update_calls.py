@@ -13,12 +13,12 @@ from memsched.torch.compiled.updates import KNOWN
 def update(
     serial: int,
     place: int,
-    parameter: torch.Tensor,
+    parameter: torch.Tensor | None,
     gradient: torch.Tensor | None,
     copied: bool,
     factor: torch.Tensor | None = None,
 ) -> None:
-    """Without a gradient, the parameter has it."""
+    """Without a gradient, the parameter has it. Where that may travel, what only adds to it is not given it."""
     known = KNOWN[serial]
     if known.dry:
         return
@@ -28,7 +28,7 @@ def update(
         known.update(place, factor)
 
 
-def add(serial: int, place: int, parameter: torch.Tensor, gradient: torch.Tensor, copied: bool) -> torch.Tensor:
+def add(serial: int, place: int, parameter: torch.Tensor | None, gradient: torch.Tensor, copied: bool) -> torch.Tensor:
     """Returns what updates wait for of the sum."""
     known = KNOWN[serial]
     return known.seen(gradient if known.dry else known.add(place, parameter, gradient, copied), None, own=True)
@@ -46,43 +46,63 @@ def common_factor(serial: int, figures: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def update_on_host(
-    serial: int, place: int, gradient: torch.Tensor, copied: bool, factor: torch.Tensor | None = None
+    serial: int, place: int, gradient: torch.Tensor | None, copied: bool, factor: torch.Tensor | None = None
 ) -> None:
     """By what is on the host of a gradient, and of a factor."""
-    KNOWN[serial].update_on_host(place, gradient, copied, factor)
+    known = KNOWN[serial]
+    if gradient is not None and known.how.adds:
+        known.add_on_host(place, gradient)
+    if known.how.updates:
+        known.update_on_host(place, None if known.how.adds else gradient, copied, factor)
 
 
 def offload(serial: int, place: int) -> None:
-    KNOWN[serial].states.offload(place)
+    KNOWN[serial].lasting.states.offload(place)
 
 
 def free(serial: int, place: int) -> None:
-    KNOWN[serial].states.free(place)
+    KNOWN[serial].lasting.states.free(place)
 
 
 def prefetch(serial: int, place: int) -> None:
-    KNOWN[serial].states.prefetch(place)
+    KNOWN[serial].lasting.states.prefetch(place)
 
 
 TRAVEL = {"offload": offload, "free": free, "prefetch": prefetch}
 """By the verb of a step, what moves states."""
 
 
+def offload_gradient(serial: int, place: int) -> None:
+    KNOWN[serial].lasting.waiting.offload(place)
+
+
+def free_gradient(serial: int, place: int) -> None:
+    KNOWN[serial].lasting.waiting.free(place)
+
+
+def prefetch_gradient(serial: int, place: int) -> None:
+    KNOWN[serial].lasting.waiting.prefetch(place)
+
+
+TRAVEL_GRADIENT = {"offload": offload_gradient, "free": free_gradient, "prefetch": prefetch_gradient}
+"""The same, for gradients from before."""
+
+
 def offload_parameter(serial: int, name: str) -> None:
-    KNOWN[serial].parameters.offload(name)
+    KNOWN[serial].lasting.parameters.offload(name)
 
 
 def free_parameter(serial: int, name: str) -> None:
-    KNOWN[serial].parameters.free(name)
+    KNOWN[serial].lasting.parameters.free(name)
 
 
 def prefetch_parameter(serial: int, name: str) -> None:
-    KNOWN[serial].parameters.prefetch(name)
+    KNOWN[serial].lasting.parameters.prefetch(name)
 
 
 @fx.has_side_effect
 def arrived_parameter(serial: int, name: str) -> torch.Tensor:
-    return KNOWN[serial].parameters.arrive(name)
+    return KNOWN[serial].lasting.parameters.arrive(name)
 
 
 TRAVEL_PARAMETER = {"offload": offload_parameter, "free": free_parameter, "prefetch": prefetch_parameter}

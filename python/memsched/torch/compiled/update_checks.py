@@ -166,6 +166,8 @@ def _check_memory(named: Mapping[str, torch.Tensor], updates: Updates) -> None:
     owners = [(names.get(id(one), "a parameter of the loss"), one) for one in trained_by(updates.optimizer)]
     spans = [(name, "", one) for name, one in {id(one): (name, one) for name, one in owners}.values()]
     for name, one in owners if updates.how.adds else ():
+        if one.grad is not None and not updates.lasting.waiting.is_here(one):
+            continue
         if one.grad is not None and one.grad.layout is not torch.strided:
             raise InvalidInputError(f"{name} has a gradient that is not dense; give it one that is: .grad.to_dense()")
         spans += [(name, "the gradient of ", one.grad)] if one.grad is not None else []

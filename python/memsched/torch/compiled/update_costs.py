@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal
@@ -38,14 +38,15 @@ class UpdateCosts:
     """Of an optimiser, by parameters that are alike."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, clipped: bool, host: HostSpeed = None) -> None:
-        self._optimizer, self._clipped, self._host = optimizer, clipped, host
+        self._optimizer, self._clipped, self.host = optimizer, clipped, host
         self._known: dict[Any, Update] = {}
+        self._added: dict[Any, float] = {}
 
     @property
     def host_times(self) -> str:
         """Where the times on the host come from."""
-        if isinstance(self._host, float):
-            return f"which is taken to read and write {format_bandwidth(self._host)} as it updates"
+        if isinstance(self.host, float):
+            return f"which is taken to read and write {format_bandwidth(self.host)} as it updates"
         return "whose times were measured here"
 
     def of(self, parameter: torch.Tensor, group: Mapping[str, Any]) -> Update:
@@ -58,16 +59,31 @@ class UpdateCosts:
             self._known[key] = replace(found, host_seconds=self._on_host(parameter, group, found))
         return self._known[key]
 
+    def on_host_adding(self, parameter: torch.Tensor) -> float | None:
+        """Seconds of adding a gradient to another on the host; None where nothing is computed there."""
+        if self.host is None or parameter.is_complex():
+            return None
+        if isinstance(self.host, float):
+            return 3 * parameter.nbytes / self.host
+        key = "addition", parameter.dtype, parameter.shape
+        if key not in self._added:
+            with unset_fake_temporarily():
+                rows = [
+                    torch.ones(min(parameter.numel(), _MOST), dtype=parameter.dtype, device="cpu") for _ in range(2)
+                ]
+                self._added[key] = _least_time(lambda: rows[0].add_(rows[1])) * parameter.numel() / len(rows[0])
+        return self._added[key]
+
     def _on_host(self, parameter: torch.Tensor, group: Mapping[str, Any], update: Update) -> float | None:
         """Seconds of an update on the host; None where none can run there."""
         apart = parameter.device.type != "cpu"
         numbers = any(isinstance(one, torch.Tensor) and one.device.type != "cpu" for one in group.values())
-        if self._host is None or parameter.is_complex() or (apart and (update.numbers or numbers)):
+        if self.host is None or parameter.is_complex() or (apart and (update.numbers or numbers)):
             return None
         if any(group.get(name) for name in ("fused", "capturable")):  # as they are for the device
             return None
-        if isinstance(self._host, float):
-            return update.touched / self._host
+        if isinstance(self.host, float):
+            return update.touched / self.host
         try:
             return self._timed(parameter, group)
         except Exception:  # of any kind: what the device does may not be there
@@ -77,20 +93,9 @@ class UpdateCosts:
         rows = max(1, _MOST * len(parameter) // parameter.numel()) if parameter.numel() > _MOST else None
         shape = (rows, *parameter.shape[1:]) if rows is not None else parameter.shape
         like = torch.nn.Parameter(torch.ones(shape, dtype=parameter.dtype, device="cpu"))
-        best, spent = float("inf"), 0.0
-        # With one thread, what other processes do to the machine meanwhile need not count.
-        now = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
         with self._trial(like, group) as trial:
-            for turn in range(1 + _REPEATS):
-                like.grad = torch.full_like(like, SMALL)
-                began = now()
-                type(trial).step(trial)
-                taken = now() - began
-                if turn > 0:  # the first makes the state
-                    best, spent = min(best, taken), spent + taken
-                if spent > _ENOUGH:
-                    break
-        return best * parameter.numel() / like.numel()
+            like.grad = torch.full_like(like, SMALL)
+            return _least_time(lambda: type(trial).step(trial)) * parameter.numel() / like.numel()
 
     @contextmanager
     def _trial(self, like: torch.Tensor, group: Mapping[str, Any]) -> Iterator[Any]:
@@ -140,6 +145,22 @@ class UpdateCosts:
             scalars = [one for one in tensors_of(state) if one.dim() == 0 and one.device.type == parameter.device.type]
             numbers = distinct_bytes(scalars)
             return Update(0, distinct_bytes(large), numbers, workspace + numbers, touched.nbytes, touched.calls)
+
+
+def _least_time(work: Callable[[], object]) -> float:
+    """Of several turns, after a first that makes what is needed."""
+    best, spent = float("inf"), 0.0
+    # With one thread, what other processes do to the machine meanwhile need not count.
+    now = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    for turn in range(1 + _REPEATS):
+        began = now()
+        work()
+        taken = now() - began
+        if turn > 0:
+            best, spent = min(best, taken), spent + taken
+        if spent > _ENOUGH:
+            break
+    return best
 
 
 class _Touched(TorchDispatchMode):

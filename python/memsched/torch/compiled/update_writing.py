@@ -13,7 +13,7 @@ from torch import fx
 
 from memsched.torch.compiled.clipping import norm_of_all
 from memsched.torch.compiled.joint import UPDATE, address
-from memsched.torch.compiled.parameters import TRAVELS
+from memsched.torch.compiled.parameters import TRAVELS, WAITS
 from memsched.torch.compiled.private import grouped_by_type
 from memsched.torch.compiled.sizes import WORKSPACE
 from memsched.torch.compiled.update_calls import add, common_factor, seen, update
@@ -35,6 +35,11 @@ class _Gradient:
     last: list[fx.Node]  # what its update comes after
     laid_out: bool  # as its parameter is; else autograd lays it out so
     copied: bool
+
+    @property
+    def waits(self) -> bool:
+        """Whether one from before may travel."""
+        return WAITS in self.parameter.meta
 
 
 def write_updates(joint: fx.GraphModule, results: int, inputs: Sequence[Any], updates: Updates) -> None:
@@ -73,6 +78,8 @@ def write_updates(joint: fx.GraphModule, results: int, inputs: Sequence[Any], up
         laid_out = gradient.meta["val"].stride() == node.meta["val"].stride()
         last = [placeholders[-1], gradient, *using]
         found[place] = _Gradient(place, gradient, node, parameter.nbytes, last, laid_out, others or not laid_out)
+        if updates.how.adds and TRAVELS in node.meta and parameter.numel() > 1:
+            node.meta[WAITS] = True
         returned[at] = None
     factor = None
     if updates.how.waits and found:
@@ -85,14 +92,25 @@ def write_updates(joint: fx.GraphModule, results: int, inputs: Sequence[Any], up
         waited = [factor] if factor is not None else []
         last = max([*one.last, *waited], key=order.__getitem__)
         cost, copied = updates.cost(place), one.copied and not added
+        adds = one.waits and not updates.how.updates
         with graph.inserting_after(last):
-            args = updates.serial, place, one.parameter, None if added else one.node, copied, *waited
+            parameter = None if adds else one.parameter
+            args = updates.serial, place, parameter, None if added else one.node, copied, *waited
             made = _call(graph, update, args, f"update_{place}", like=one.node)
         # With gradients from before no copy is made, or it is resident as they are.
         copy = one.nbytes if copied and not updates.how.adds else 0
-        travels = TRAVELS in one.parameter.meta and not updates.how.adds
+        travels = one.waits if updates.how.adds else TRAVELS in one.parameter.meta
         seconds = cost.host_seconds if travels else None
-        made.meta[UPDATE] = replace(cost, place=place, workspace=cost.workspace + copy, host_seconds=seconds)
+        if seconds is not None and updates.how.adds and updates.how.updates and not added:
+            seconds += updates.cost_of_adding(place).host_seconds or 0.0
+        made.meta[UPDATE] = replace(
+            cost,
+            place=place,
+            workspace=cost.workspace + copy,
+            host_seconds=seconds,
+            waiting=one.nbytes if one.waits else 0,
+            adds=adds,
+        )
         order[made] = order[last]
     output.args = (tuple(returned),)
 
@@ -121,9 +139,11 @@ def _common_factor(graph: fx.Graph, updates: Updates, gradients: Sequence[_Gradi
         if updates.how.adds:
             last = max(one.last, key=order.__getitem__)
             with graph.inserting_after(last):
-                args = updates.serial, one.place, one.parameter, one.node, one.copied
+                args = updates.serial, one.place, None if one.waits else one.parameter, one.node, one.copied
                 made = _call(graph, add, args, f"add_{one.place}", like=one.node)
-            made.meta[UPDATE] = updates.cost_of_adding(one.place, calls=2)
+            cost, waiting = updates.cost_of_adding(one.place, calls=2), one.nbytes if one.waits else 0
+            numbers = _NUMBERS * one.node.meta["val"].element_size() if updates.how.scaled else 0
+            made.meta[UPDATE] = replace(cost, workspace=numbers, host_seconds=None, waiting=waiting, adds=one.waits)
         else:
             with graph.inserting_after(one.node):
                 alike = updates.serial, one.node, None if one.laid_out else one.parameter

@@ -11,8 +11,9 @@ import copy
 import inspect
 import itertools
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -23,11 +24,11 @@ from memsched.torch.compiled.clipping import factor_of, norm_of, norm_of_all
 from memsched.torch.compiled.copies import traffic_on
 from memsched.torch.compiled.host_updates import HostUpdates
 from memsched.torch.compiled.how import PLAIN, How
-from memsched.torch.compiled.joint import Update, states_called
-from memsched.torch.compiled.parameters import Parameters, bring_back
+from memsched.torch.compiled.joint import Update
+from memsched.torch.compiled.lasting import Lasting, bring_back_for
+from memsched.torch.compiled.parameters import Parameters
 from memsched.torch.compiled.private import is_autocast_on
 from memsched.torch.compiled.scaling import FIGURES, SCALE_BYTES, Scaling
-from memsched.torch.compiled.states import States, states_in
 from memsched.torch.compiled.update_costs import SMALL, HostSpeed, UpdateCosts
 from memsched.torch.nests import tensors_of
 from memsched.torch.optimizer_state import distinct_bytes, form_of, trained_by
@@ -61,9 +62,9 @@ class Updates:
         host: HostSpeed = None,
     ) -> None:
         self.optimizer, self.scaling = optimizer, scaling
-        self.parameters: Parameters = looked_at.parameters if looked_at else parameters or Parameters({})
+        known = parameters if looked_at is None else looked_at.lasting.parameters
+        self.lasting: Lasting = Lasting(optimizer, known or Parameters({}))
         self.names_of: dict[int, str] = {}  # of those that may travel, by identity: of the model, or its copy
-        self.parameters_at: Mapping[str, str] = {}  # where they are between steps
         self.how: How = how if looked_at is None else looked_at.how
         self.norm: torch.Tensor | None = None  # of the gradients of the last step, before they were clipped
         self.norm_type: torch.dtype | None = None
@@ -75,10 +76,7 @@ class Updates:
         self.names: dict[str, tuple[int, bool]] = {}  # of the model: which tensors they were, and if they were trained
         self.form = form_of(optimizer)
         self.places: set[int] = set()  # of the parameters that the step updates
-        self.planned: set[int] = set()  # places whose states are tensors of the plan
-        self.border: Mapping[int, str] | None = None  # where states are between steps, by place; None: as a plan says
         self.hosted: frozenset[int] = frozenset()  # places whose updates run on the host
-        self.states = States(optimizer)
         self._costs = UpdateCosts(optimizer, self.how.waits, host)
         self._on_host = HostUpdates(optimizer)
         self._original = looked_at or self
@@ -129,11 +127,6 @@ class Updates:
         ranks = {known._places.get(one): rank for rank, (one, _) in enumerate(known.names.values())}
         return sorted(places, key=lambda place: ranks.get(place, place))
 
-    @property
-    def settled(self) -> bool:
-        """Whether all states in the plan are there: the first step makes them."""
-        return all(states_in(self.states.of(place)) for place in self.planned)
-
     def cost(self, place: int) -> Update:
         """Of an update, whose place is left open."""
         known = self._original
@@ -143,8 +136,9 @@ class Updates:
 
     def cost_of_adding(self, place: int, calls: int = 1) -> Update:
         """Of what adds a gradient to that from before, and reads the sum again with further calls."""
-        nbytes = self.parameter(place).nbytes
-        return Update(place, 0, 0, 0, (2 + calls) * nbytes, calls)
+        parameter = self._original.parameter(place)
+        seconds = self._original._costs.on_host_adding(parameter)
+        return Update(place, 0, 0, 0, (2 + calls) * parameter.nbytes, calls, host_seconds=seconds)
 
     @property
     def host_times(self) -> str:
@@ -157,7 +151,7 @@ class Updates:
         found = _NORM if self.how.max_norm is not None else 0  # that of the last step
         found += SCALE_BYTES if self.scaling is not None else 0
         for place, one in enumerate(trained_by(self.optimizer)):
-            if (state := self.states.of(place)) or not one.requires_grad:
+            if (state := self.lasting.states.of(place)) or not one.requires_grad:
                 there = (k for k in tensors_of(state) if k.dim() > 0 or k.device.type == one.device.type)
                 found += distinct_bytes(there)
             else:
@@ -172,17 +166,18 @@ class Updates:
         """
         memo: dict[int, Any] = {id(one): one for one in trained_by(self.optimizer)}
         scaling = None if self.scaling is None else self.scaling.copy(self._device)
-        made = Updates(copy.deepcopy(self.optimizer, memo), how=self.how, scaling=scaling, parameters=self.parameters)
-        made.planned, made.names, made._costs = self.planned, self.names, self._costs
-        made.border, made.names_of, made.parameters_at = self.border, self.names_of, self.parameters_at
+        optimizer, parameters = copy.deepcopy(self.optimizer, memo), self.lasting.parameters
+        made = Updates(optimizer, how=self.how, scaling=scaling, parameters=parameters)
+        made.lasting.like(self.lasting)
+        made.names, made.names_of, made._costs = self.names, self.names_of, self._costs
         made.norm_type, made.places, made.hosted = self.norm_type, self.places, self.hosted
         groups = made.optimizer.param_groups
         for place, one in enumerate(trained_by(self.optimizer)):
             state = made.optimizer.state
-            if self.states.has_left(place):
+            if self.lasting.states.has_left(place):
                 large = ((name, k) for name, k in state[one].items() if isinstance(k, torch.Tensor) and k.dim() > 0)
                 state[one] |= {name: k.to(one.device) for name, k in large}
-            elif place in self.planned and not state.get(one):  # as after a step
+            elif place in self.lasting.planned and not state.get(one):  # as after a step
                 like = torch.nn.Parameter(one.detach().clone())
                 like.grad = torch.full_like(like, SMALL)
                 made.optimizer.param_groups = [{**self.group(place), "params": [like]}]
@@ -191,10 +186,18 @@ class Updates:
         made.optimizer.param_groups = groups
         return made
 
+    def that_wait(self) -> Updates:
+        """Of a micro-batch whose gradients wait for the step of these updates."""
+        how = replace(self.how, max_norm=None, updates=False, scaled=False)
+        parameters = Parameters(self.lasting.parameters.named)
+        made = Updates(self.optimizer, how=how, parameters=parameters, host=self._costs.host)
+        made.names, made.names_of = self.names, dict(self.names_of)
+        return made
+
     def begin(self) -> None:
         """A step begins."""
         self._told, self._entered = False, 0
-        self.parameters.follow(self.parameters_at)
+        self.lasting.begin()
         if self.norm is None and self.norm_type is not None:
             self.norm = torch.zeros((), dtype=self.norm_type, device=self._device)
         if self.scaling is not None:
@@ -203,15 +206,9 @@ class Updates:
             self.optimizer.register_step_pre_hook(_bring_back)
 
     def follow(self, plan: HasResult | None) -> None:
-        """Bring states to where they are between two steps of the plan that the present step follows."""
-        if plan is None:
-            return
-        where, border = self.border, plan.result.schedule.border
-        self.parameters_at = border
-        self.parameters.follow(border)
-        if where is None:
-            where = {place: border.get(states_called(place), "device") for place in self.planned}
-        self.states.follow(where)
+        """Bring all that lasts to where it is between two steps of the plan that the present step follows."""
+        if plan is not None:
+            self.lasting.follow(plan.result.schedule)
 
     def entered(self) -> None:
         """A forward begins: in a step of several, a parameter might be updated before its gradient is complete."""
@@ -223,18 +220,18 @@ class Updates:
 
     def keep(self, names: Iterable[str]) -> None:
         """The step that is planned reads these parameters; others stay where they are."""
-        self.parameters.keep(names)
-        self.names_of = {key: name for key, name in self.names_of.items() if name in self.parameters.named}
+        self.lasting.parameters.keep(names)
+        self.names_of = {key: name for key, name in self.names_of.items() if name in self.lasting.parameters.named}
 
     def rest(self) -> None:
         """After a step, complete or not: what is on the host can be read and written there."""
         try:
             made, error = self._on_host.end(traffic_on(self._device))
             for place, state in made.items():
-                self.states.made_on_host(place, state)
+                self.lasting.states.made_on_host(place, state)
         finally:
-            self.parameters.rest()
-            for lane in ("out", "in") if self.states.some_have_left or self.parameters.named else ():
+            self.lasting.parameters.rest()
+            for lane in ("out", "in") if self.lasting.some_travel else ():
                 traffic_on(self._device).finish(lane)
         if error is not None:
             raise MemschedError(f"an update on the host has failed: {error}") from error
@@ -253,19 +250,15 @@ class Updates:
         if self.scaling is not None:
             self.scaling.end(self._device)
 
-    def on_device(self) -> Iterator[torch.Tensor]:
-        """The states and parameters in the plan that are on the device."""
-        yield from self.parameters.on_device()
-        for place in self.planned:
-            yield from self.states.on_device(place)
-
-    def add(self, place: int, given: torch.Tensor, gradient: torch.Tensor, copied: bool) -> torch.Tensor:
+    def add(self, place: int, given: torch.Tensor | None, gradient: torch.Tensor, copied: bool) -> torch.Tensor:
         """Add to the gradient of a parameter, whose memory the step was given, as autograd does; returns the sum.
 
         Without one from before the gradient is the sum, or is `copied` if others may read it or it lies otherwise.
         """
         parameter = self.parameter(place)
-        if given.data_ptr() != parameter.data_ptr():
+        self.lasting.waiting.arrive(place)
+        copied = copied or (place in self.lasting.awaited and gradient.untyped_storage().nbytes() != parameter.nbytes)
+        if given is not None and given.data_ptr() != parameter.data_ptr():
             raise MemschedError(
                 f"parameter {place} of the optimizer is no longer the one that the step trains, or a hook for saved "
                 "tensors has copied it; plan the step as it is, and call it outside of such hooks"
@@ -305,7 +298,8 @@ class Updates:
         groups = self.optimizer.param_groups
         cast = torch.autocast(parameter.device.type, enabled=False) if is_autocast_on() else nullcontext()
         try:
-            self.states.arrive(place)
+            self.lasting.states.arrive(place)
+            self.lasting.waiting.arrive(place)
             if self.scaling is not None and self.scaling.skips:
                 return
             _AT_WORK.add(id(self.optimizer))
@@ -324,27 +318,37 @@ class Updates:
             self.optimizer.param_groups = groups
             parameter.grad = None
             _AT_WORK.discard(id(self.optimizer))
-            self.parameters.updated(parameter)
+            self.lasting.parameters.updated(parameter)
 
-    def update_on_host(self, place: int, gradient: torch.Tensor, copied: bool, factor: torch.Tensor | None) -> None:
-        """Let the host step one parameter, with copies that are there of its gradient and of a factor for that."""
+    def add_on_host(self, place: int, gradient: torch.Tensor) -> None:
+        """Let the host add a gradient, by a copy that is there, to that from before."""
+        self._on_host.add_up(self.lasting.waiting.added_on_host(place, gradient))
+
+    def update_on_host(
+        self, place: int, gradient: torch.Tensor | None, copied: bool, factor: torch.Tensor | None
+    ) -> None:
+        """Let the host step one parameter, with copies that are there of its gradient and of a factor for that.
+
+        Without a gradient it is the one that waits.
+        """
         parameter, scaling = self.parameter(place), self.scaling
-        if scaling is not None and scaling.skips:
+        gradient = self.lasting.waiting.taken(place) if gradient is None else gradient
+        if gradient is None or (scaling is not None and scaling.skips):
             return
         self._tell()
-        clipped = factor if self.how.max_norm is not None else None
+        clipped, adds = factor if self.how.max_norm is not None else None, self.how.adds
 
         def change(gradient: torch.Tensor) -> None:
-            if scaling is not None:
+            if scaling is not None and not adds:
                 scaling.unscale(gradient)
             if clipped is not None:
                 gradient.mul_(clipped)
 
-        host = self.parameters.on_host(parameter)
+        host = self.lasting.parameters.on_host(parameter)
         given = torch.nn.Parameter(host), gradient, copied
         update = self._on_host.add(place, self.group(place), given, change, self.optimizer.state.get(parameter))
         reads = [gradient] if factor is None else [gradient, factor]
-        traffic_on(self._device).compute(update, reads, [host, *self.states.on_host(place)])
+        traffic_on(self._device).compute(update, reads, [host, *self.lasting.states.on_host(place)])
 
     def _tell(self) -> None:
         """Let schedulers see that the optimiser steps, where its first update of a step is on the host."""
@@ -365,7 +369,6 @@ _AT_WORK = set[int]()  # optimisers that update by a plan, by identity
 
 
 def _bring_back(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    """Before a step of the optimiser that is none of a plan's: its states and parameters come to the device."""
+    """Before a step of the optimiser that is none of a plan's."""
     if id(optimizer) not in _AT_WORK:
-        bring_back(trained_by(optimizer))
-        States(optimizer).home()
+        bring_back_for(optimizer)

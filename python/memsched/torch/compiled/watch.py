@@ -40,9 +40,9 @@ class Watch:
 
     def begin(self, kind: Hashable, device: torch.device, args: Sequence[Any], updates: Updates | None) -> None:
         """A step of some kind begins, with updates, if it has some."""
-        states = list(updates.on_device()) if updates is not None else []
+        states = list(updates.lasting.on_device()) if updates is not None else []
         count(states)
-        if updates is not None and not updates.settled:
+        if updates is not None and not updates.lasting.settled:
             return
         if not self._eager or self._begun[kind] == _MOST or saving_is_hooked() or any(map(is_batched, args)):
             return
