@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from updating import cnn, mlp, plain_step, planned, same
+from updating import cnn, loss, mlp, plain_step, planned, same
 
 from memsched.errors import MemschedError
 from memsched.torch.compiled import copies, unit
@@ -66,7 +66,8 @@ def trained(
         assert torch.equal(found, plain_step(other, x, plain))
         same(model, other, optimizer, plain)
         monkeypatch.setattr(unit, "_METERS", [fake])
-    assert worker.done == 4 * len(plan._updates.hosted) > 0  # type: ignore[union-attr]
+    assert plan._updates is not None
+    assert worker.done == 4 * len(plan._updates.hosted) > 0
     plan.bring_back()
 
 
@@ -77,6 +78,38 @@ def test_updates_on_the_host_have_no_race(
     trained(cuda, monkeypatch, make, **more)
     assert cuda[0].races == []
     assert {name for name, _, _ in cuda[0].log} == {"compute", "stream 1", "stream 2", "host"}
+
+
+@pytest.mark.parametrize("more", [{}, {"max_norm": 0.01}, pytest.param({"budget": "30%"}, marks=pytest.mark.slow)])
+def test_gradients_that_are_added_up_on_the_host_have_no_race(
+    more: dict[str, Any], cuda: tuple[FakeCuda, Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added_up(cuda, monkeypatch, **more)
+    assert cuda[0].races == []
+
+
+def added_up(cuda: tuple[FakeCuda, Worker], monkeypatch: pytest.MonkeyPatch, **more: Any) -> None:
+    """Train with micro-batches on streams that are watched from the second step on, and compare the bits."""
+    fake, worker = cuda
+    model, x = mlp(), torch.randn(4, 24)
+    other = copy.deepcopy(model)
+    optimizer, plain = (torch.optim.AdamW(one.parameters(), lr=0.01) for one in (model, other))
+    plan = planned(model, x, optimizer, update_on_host="1 TB/s", accumulate=True, **more)
+    for step in range(4):
+        for part in range(1 + step):
+            (plan.accumulate if part < step else plan.step)(x)
+            loss(other(x)).backward()
+        if "max_norm" in more:
+            nn.utils.clip_grad_norm_(other.parameters(), more["max_norm"])
+        plain.step()
+        plain.zero_grad()
+        same(model, other, optimizer, plain)
+        monkeypatch.setattr(unit, "_METERS", [fake])
+    assert plan._updates is not None
+    assert plan.waiting is not None
+    assert plan.waiting._updates is not None
+    assert worker.done >= 6 * len(plan.waiting._updates.hosted) + 4 * len(plan._updates.hosted) > 0
+    plan.bring_back()
 
 
 _compute = Traffic.compute
@@ -102,13 +135,16 @@ def without_telling(self: Traffic, work: Any, reads: Any, changes: Any) -> None:
         one.written = written
 
 
-@pytest.mark.parametrize("broken", [without_reads, without_fetches, without_telling])
+@pytest.mark.parametrize(
+    ("broken", "adds"),
+    [(without_reads, False), (without_fetches, False), (without_telling, False), (without_reads, True)],
+)
 def test_a_wait_that_is_missing_is_a_race(
-    broken: Any, cuda: tuple[FakeCuda, Worker], monkeypatch: pytest.MonkeyPatch
+    broken: Any, adds: bool, cuda: tuple[FakeCuda, Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Traffic, "compute", broken)
     try:
-        trained(cuda, monkeypatch)
+        (added_up if adds else trained)(cuda, monkeypatch)
     except AssertionError:  # the bits differ, too
         return
     assert cuda[0].races

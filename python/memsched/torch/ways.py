@@ -49,7 +49,6 @@ from memsched.torch.substitutes import kernels_of, substitute
 
 _PLANNED = ("recompute", "recompute and offload")
 _UPDATING = (UPDATED, TRAVELLING, OFFLOADED)
-_ON_HOST = "on the host"
 _HOST = 100e9  # bytes a second that a host reads and writes, of a machine that is not here
 GIVE = {"optimizer": "give optimizer=...", "loss": "give loss=..., or a model that returns it"}
 _ALIGNED = 8  # lengths that are a multiple of it may run by other kernels
@@ -113,11 +112,10 @@ class Asked:
         else:
             ways = [plain, self._planned(_PLANNED[0], link=False)]
             ways += [self._planned(_PLANNED[1], link=True)] if link else []
-            updated = [self._updated_in_step(name) for name in self._with_updates()]
+            updated = self._updated_in_step(*self._with_updates())
             if updated and link:
-                updated += [] if updated[0].fits else [self._updated_in_step(TRAVELLING)]
-                hosted = self._updated_in_step(OFFLOADED)
-                updated += [hosted] if _ON_HOST in hosted.note or not hosted.fits else []
+                others = (OFFLOADED,) if updated[0].fits else (TRAVELLING, OFFLOADED)
+                updated += self._updated_in_step(*others)
             elif link:
                 ways += self._optimizer_on_host()
             ways += [*updated, *self._accumulated()]
@@ -245,8 +243,11 @@ class Asked:
             return []
         return [UPDATED]
 
-    def _updated_in_step(self, name: str) -> Way:
+    def _updated_in_step(self, *names: str) -> list[Way]:
         """The optimiser's states travel, and parameters, if the way says so; or the host computes some updates."""
+        return [way for name in names for way in self._of_updates(name)]
+
+    def _of_updates(self, name: str) -> list[Way]:
         self._say(f"planning {name}")
         graph, device = self._graph_at(self._own, name), self._device(link=True)
         times = {op["name"]: op["choices"][0]["time"] for op in graph.ops if op["kind"] == "update"}
@@ -254,16 +255,18 @@ class Asked:
         try:
             result = plan_within(graph, device, self._options.time_limit)
         except InfeasibleError:
-            return self._way(name, max(least(graph, device), self._memory + 1), math.nan)
+            return [self._way(name, max(least(graph, device), self._memory + 1), math.nan)]
         loss = sum(op["choices"][0]["time"] for op in graph.ops) - seconds - self._seconds(self._own)
         both = (f", and {format_seconds(loss)} the loss", "neither") if self._loss and loss > 0 else ("", "none")
         note = "{} of it are updates, counted as passes over memory{}; other times have {}"
         hosted = [times[step["update"]] for step in result.schedule.steps if "update" in step]
         note = note.format(format_seconds(seconds - sum(hosted)), *both)
         if name == OFFLOADED:
+            if not hosted:  # it is the way without a host
+                return []
             speed = "as measured here" if self._host == "here" else f"at {format_bandwidth(_HOST)}"
-            note += f"; {len(hosted)} of {counted(len(times), 'update')} {_ON_HOST}, {speed}" if hosted else ""
-        return self._way(name, result.peak_memory, result.makespan, note)
+            note += f"; {len(hosted)} of {counted(len(times), 'update')} on the host, {speed}"
+        return [self._way(name, result.peak_memory, result.makespan, note)]
 
     def _accumulated(self) -> list[Way]:
         """The fewest micro-batches that fit."""
