@@ -1,6 +1,7 @@
 """The evaluation of Steiner et al., OLLA, 2022, on captured training steps: Figures 7 to 14 and the claims about them.
 
 python -m bench.papers.olla2022                 # resumes from build/bench/olla2022.jsonl
+python -m bench.papers.olla2022 --part shipped  # measures this anew, and keeps the other parts of the page
 python -m bench.papers.olla2022 --quick --out /tmp/olla2022
 """
 
@@ -15,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from bench.common import Cache, Row
+from bench.common import Cache, Row, environment
 from bench.papers.olla2022_allocator import largest_first, replay
 from bench.papers.olla2022_arena import allocating
 from bench.papers.olla2022_figures import pictures
@@ -23,11 +24,11 @@ from bench.papers.olla2022_graphs import BATCHES, NETWORKS, OPTIMIZERS, Captured
 from bench.papers.olla2022_orders import RULES, Flow, Lifetime
 from bench.papers.olla2022_published import published
 from bench.papers.olla2022_report import report
-from bench.papers.page import Parts, arguments, publish
+from bench.papers.page import Parts, arguments, points, publish
 
 import memsched as ms
 
-PARTS = ("orders", "addresses", "longer", "anytime", "ilp", "allocator", "published")
+PARTS = ("orders", "addresses", "longer", "anytime", "ilp", "allocator", "published", "shipped")
 ORDER_LIMIT, PLACE_LIMIT = 0.9, 1.9  # seconds, so that calls end within those of our goals, 1 and 2
 LONG_LIMIT = 60.0  # for what is open after that
 BRIEF = 0.5  # what takes less is timed three times
@@ -44,6 +45,7 @@ class Settings:
     ordered, solved, placed : those whose curves over time are drawn, for orders, for the ILP's and for addresses
     limits, ilp_limits : the time limits of these curves
     small, small_limit : those that the ILP tries to solve to the end, and its seconds
+    shipped : the training steps of memsched's own
     allocated, repeat : steps whose time in the allocator is measured, and in how many steps
     published, published_limit : a checkout of the authors' code, and the seconds that its solver has
     """
@@ -71,6 +73,7 @@ class Settings:
         for optimizer in OPTIMIZERS
     )
     repeat: int = 5
+    shipped: tuple[str, ...] = tuple(ms.profiles.graph_names())
     published: Path | None = None
     published_limit: float = 60.0
 
@@ -211,6 +214,19 @@ def anytime(steps: Steps, case: Case, kind: str, limit: float) -> Row:
     return {**row, "found": flow.peak(flow.numbers(found.order)), "least": flow.peak(flow.listed())}
 
 
+def shipped(name: str) -> Row:
+    """The order and the addresses of a training step that ships with memsched."""
+    graph = ms.profiles.load_graph(name)
+    flow, row = Flow(graph), {"name": name, "ops": len(graph.ops), "captured": name not in ms.profiles.names()}
+    found, seconds = timed(lambda: ms.order(graph, time_limit=ORDER_LIMIT))
+    row |= {"pytorch": flow.peak(flow.listed()), "ours": flow.peak(flow.numbers(found.order)), "seconds": seconds}
+    row |= {"inductor": min(row["pytorch"], *(flow.peak(rule(flow)) for rule in RULES.values()))}
+    lifetimes = flow.lifetimes(flow.numbers(found.order))
+    placed, seconds = timed(lambda: ms.place(buffers(lifetimes), time_limit=PLACE_LIMIT))
+    row |= {"bound": found.lower_bound, "optimal": found.optimal, "load": load_of(lifetimes)}
+    return row | {"height": height_of(lifetimes, list(placed.offsets)), "place seconds": seconds}
+
+
 def peer(steps: Steps, case: Case, settings: Settings) -> Row:
     """The order that the authors' code finds."""
     assert settings.published is not None
@@ -236,6 +252,9 @@ def work_of(part: str, settings: Settings, steps: Steps) -> Iterator[tuple[str, 
     elif part == "allocator":
         for case in settings.allocated:
             yield f"{part} {case}", partial(allocating, *case, settings.repeat, ORDER_LIMIT)
+    elif part == "shipped":
+        for name in settings.shipped:
+            yield f"{part} {name}", partial(shipped, name)
     elif part == "published":
         for case in settings.cases if settings.published else ():
             if case[2] == "sgd":
@@ -264,10 +283,15 @@ def measure(given: argparse.Namespace) -> tuple[Parts, Row]:
             small_limit=5.0,
             allocated=(("transformer", 2, "adam"),),
             repeat=2,
+            shipped=("resnet18-224-b32", "graphnet-40k-b1-f32"),
             published_limit=5.0,
         )
         known = Cache(None)
     settings, steps = replace(settings, published=given.published), Steps(given.graphs)
+    if given.part:
+        where, parts = points("olla2022")
+        parts[given.part] = known.through(work_of(given.part, settings, steps), given.part)
+        return parts, {**where, given.part: environment()}
     parts = {part: known.through(work_of(part, settings, steps), part) for part in PARTS}
     if given.published is None:  # what an earlier run found
         parts["published"] = [row for key, row in known.rows.items() if key.startswith("published ")]
@@ -278,6 +302,7 @@ def main(given: Sequence[str] | None = None) -> None:
     """Compute, draw, then write the claims."""
     parser = arguments("olla2022", __doc__)
     parser.add_argument("--published", type=Path, help="a checkout of the authors' code, to run that as well")
+    parser.add_argument("--part", choices=PARTS, help="measure this alone, and keep the points of all others")
     parser.add_argument("--graphs", type=Path, default=Path(tempfile.gettempdir()) / "memsched-olla2022")
     publish("olla2022", parser.parse_args(given), measure, pictures, report)
 

@@ -161,6 +161,46 @@ def longer_sections(rows: Sequence[Row]) -> list[str]:
     return ["## Orders that are not proven at once", table(head, cells)]
 
 
+def shipped_sections(rows: Sequence[Row], environment: Row) -> list[str]:
+    """The steps of today's networks at the batches they are trained with; the others by their means alone."""
+    if not rows:
+        return []
+    captured = [row for row in rows if row["captured"]]
+    others = [saved(row) for row in rows if not row["captured"]]
+    cells = [
+        [
+            row["name"],
+            row["ops"],
+            megabytes(row["pytorch"]),
+            megabytes(row["ours"]),
+            f"{saved(row, 'inductor'):.2f}",
+            f"**{saved(row):.2f}**",
+            "yes" if row["optimal"] else f"{100 * gap(row):.2f} %",
+            f"{1e3 * row['seconds']:.1f}",
+            f"{hole(row):.3f}".rstrip("0").rstrip("."),
+            f"{1e3 * row['place seconds']:.1f}",
+        ]
+        for row in captured
+    ]
+    inductor = mean([saved(row, "inductor") for row in captured])
+    cells.append(["average", "", "", "", f"{inductor:.2f}", f"{mean([saved(row) for row in captured]):.2f}", *[""] * 4])
+    head = ["step", "ops", "PyTorch (MB)", "ours (MB)", "Inductor saves (%)", "ours saves (%)", "proven", "ms"]
+    others_told = (
+        f" The other {len(others)} update all weights in one op, and save {mean(others):.2f} % on average, "
+        f"{max(others):.1f} % at most."
+        if others
+        else ""
+    )
+    return [
+        "## Steps that ship with memsched",
+        f"{len(captured)} captured steps of today's networks, each weight with an update of its own, at batches and "
+        "lengths that they are trained with. There activations are most of the memory, and they stay until the "
+        f"backward in every order. Inductor's is the best of its three rules and of the given order.{others_told}"
+        + (f" {environment_line(environment['shipped'])}" if "shipped" in environment else ""),
+        table([*head, "fragmentation, planned (%)", "ms"], cells),
+    ]
+
+
 def published_table(rows: Sequence[Row], ordered: Sequence[Row]) -> str:
     """The authors' code against ours."""
     ours = {(row["network"], row["batch"]): row for row in ordered if row["optimizer"] == "sgd"}
@@ -340,6 +380,7 @@ def report(parts: Parts, drawn: list[tuple[str, str, str]], environment: Row) ->
         *batches(placed, "sgd", addresses_table),
         "## Addresses and both together, Adam",
         *batches(placed, "adam", addresses_table),
+        *shipped_sections(parts["shipped"], environment),
         "## Planning time (Figures 9 and 11)",
         seconds_text(parts),
         "## Time in the allocator (Figure 14)",
