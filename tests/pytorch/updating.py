@@ -77,7 +77,7 @@ def planned(
 
     def within(given: Any) -> StepPlan:
         options: dict[str, Any] = {"device": V100, "bandwidth": link, "optimizer": optimizer, "planner": "selective"}
-        return mt.plan_step(model, (x,), loss, budget=given, update=True, **options | more)
+        return mt.plan_step(model, (x,), loss, budget=given, **{**options, "update": True, **more})
 
     try:
         return within(budget)

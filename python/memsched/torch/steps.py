@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils import _pytree as pytree
@@ -58,7 +58,7 @@ def plan_step(
     reserve: str | int = 0,
     rounds: bool = False,
     time_limit: float | None = None,
-    update: bool = False,
+    update: bool | Literal["each"] = False,
     max_norm: float | None = None,
     accumulate: bool = False,
     scaler: torch.amp.GradScaler | None = None,
@@ -93,8 +93,10 @@ def plan_step(
         "auto" or one of the planners for graphs; with `update=True` both "auto" and "selective" are `selective`.
     rounds : bool
         The batch may be split.
-    update : bool
+    update : bool or "each"
         The step updates the parameters by `optimizer`, one of torch.optim whose updates do not depend on each other.
+        With "each" you say that those of another class do not, either. A copy of it is tried on a few tensors, one by
+        one and all at once, and refused if that differs.
     max_norm : float, optional
         With `update=True`, gradients are clipped as `torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)` does
         it. All updates then wait for the last gradient. `StepPlan.norm` is the norm of the last step.
@@ -175,7 +177,7 @@ def plan_step(
         return steps.planned_to_accumulate() if how.adds else steps.planned()
 
 
-def _how(update: bool, max_norm: float | None, accumulate: bool, *, scaled: bool) -> How:
+def _how(update: Any, max_norm: float | None, accumulate: bool, *, scaled: bool) -> How:
     """What the step does with its gradients."""
     if not isinstance(accumulate, bool):
         raise InvalidInputError(
@@ -194,7 +196,7 @@ def _how(update: bool, max_norm: float | None, accumulate: bool, *, scaled: bool
     return How(norm, adds=accumulate, scaled=scaled)
 
 
-def _check_offload(option: str, given: Any, update: bool) -> None:
+def _check_offload(option: str, given: Any, update: Any) -> None:
     if option == "offload_parameters" and not isinstance(given, bool):
         raise InvalidInputError(f"{option} is {shown(given)}; give True or False")
     if given is not False and not update:

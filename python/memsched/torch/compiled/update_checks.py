@@ -10,6 +10,7 @@ import torch
 
 from memsched.errors import InvalidInputError, shown
 from memsched.torch.compiled.how import How
+from memsched.torch.compiled.independence import check_independent
 from memsched.torch.compiled.look import device_of
 from memsched.torch.compiled.parameters import Parameters, bring_back, may_travel
 from memsched.torch.compiled.scaling import Scaling
@@ -64,29 +65,36 @@ def updates_of(
     InvalidInputError
         They cannot be a part of it; named in the message.
     """
-    if update is not True:
-        raise InvalidInputError(f"update is {shown(update)}; give True or False")
+    if update is not True and update != "each":
+        raise InvalidInputError(f"update is {shown(update)}; give True or False, or 'each'")
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InvalidInputError(
             f"update is True and optimizer is {shown(optimizer)}; give the torch.optim.Optimizer that updates"
         )
     kind = type(optimizer)
-    if getattr(torch.optim, kind.__name__, None) is not kind or kind in _TOGETHER:
+    if update is True and (getattr(torch.optim, kind.__name__, None) is not kind or kind in _TOGETHER):
         raise InvalidInputError(
             f"update is True and optimizer is {kind.__name__}, whose updates may depend on each other; give one of "
-            f"torch.optim other than {' and '.join(one.__name__ for one in _TOGETHER)}, or plan with update=False"
+            f"torch.optim other than {' and '.join(one.__name__ for one in _TOGETHER)}, update='each' if you know that "
+            "they do not, or update=False"
         )
     if rounds or planner not in ("auto", "selective"):
         wrong = "rounds is True" if rounds else f"planner is {planner!r}"
-        raise InvalidInputError(f"update is True and {wrong}; whole steps are planned by selective, without rounds")
+        raise InvalidInputError(
+            f"update is {shown(update)} and {wrong}; whole steps are planned by selective, without rounds"
+        )
     if any(group.get("differentiable") for group in optimizer.param_groups):
-        raise InvalidInputError("update is True and the optimizer is differentiable; make it with differentiable=False")
+        raise InvalidInputError(
+            f"update is {shown(update)} and the optimizer is differentiable; make it with differentiable=False"
+        )
     if isinstance(model, torch.nn.parallel.DistributedDataParallel):
         raise InvalidInputError(
             "update is True and the model is under DistributedDataParallel, which adds up gradients after the step has "
             "used them; plan with update=False"
         )
     check_owner(optimizer, model)
+    if update == "each":
+        check_independent(optimizer)
     if scaling is not None:
         _check_scaled(optimizer)
     bring_back(model.parameters())

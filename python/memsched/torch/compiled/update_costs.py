@@ -103,7 +103,10 @@ class UpdateCosts:
         with unset_fake_temporarily(), optimizer_hooks_aside(), generators_unchanged():
             memo: dict[int, Any] = {id(one): one for one in trained_by(self._optimizer)}
             trial: Any = copy.deepcopy(self._optimizer, {**memo, id(self._optimizer.state): defaultdict(dict)})
-            trial.param_groups = [{**group, "params": [like]}]
+            own = copy.deepcopy(
+                {name: one for name, one in group.items() if name != "params"}
+            )  # may be changed in place
+            trial.param_groups = [{**own, "params": [like]}]
             yield trial
 
     def _looked_at(self, parameter: torch.Tensor, group: Mapping[str, Any]) -> Update:

@@ -180,7 +180,7 @@ class Updates:
             elif place in self.lasting.planned and not state.get(one):  # as after a step
                 like = torch.nn.Parameter(one.detach().clone())
                 like.grad = torch.full_like(like, SMALL)
-                made.optimizer.param_groups = [{**self.group(place), "params": [like]}]
+                made.optimizer.param_groups = [{**groups[self._trained[place][0]], "params": [like]}]
                 made.optimizer.step()
                 state[one] = state.pop(like, {})
         made.optimizer.param_groups = groups
