@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -175,6 +176,8 @@ def test_the_device_needs_less_than_all_gradients(max_norm: float | None) -> Non
     assert plan.waiting is not None
     assert plan.waiting.peak_memory < 0.5 * whole
     assert "added on the host" in plan.report()
+    assert re.search(r"\n  gradients +2\.\d+ MiB that may wait, [12]\.\d+ MiB of them on the host", plan.report())
+    assert re.search(r"\n  states +4\.\d+ MiB of the optimiser, [34]\.\d+ MiB of them on the host", plan.report())
 
 
 def test_a_gradient_that_is_elsewhere_cannot_be_read_or_written_in_silence() -> None:

@@ -19,6 +19,7 @@ from memsched.support.formats import (
     format_seconds,
     unit_written,
 )
+from memsched.torch.compiled.joint import is_waiting_gradient
 from memsched.torch.compiled.parameters import is_parameter
 
 if TYPE_CHECKING:
@@ -162,15 +163,22 @@ def _checkpointed(operations: int) -> list[str]:
 
 
 def _lasting(result: Result, unit: str) -> list[str]:
-    """States of the optimiser and parameters that may travel, where updates are a part of the step."""
-    persistent = [one for one in result.graph.tensors if one["role"] == "persistent" and one["size"]]
-    lines = []
-    for what, told in (("states", " of the optimiser"), ("parameters", " that may travel")):
-        sizes = {one["name"]: one["size"] for one in persistent if is_parameter(one["name"]) is (what == "parameters")}
+    """What may travel and lasts from step to step, where updates are a part of the step."""
+    persistent = {one["name"]: one["size"] for one in result.graph.tensors if one["role"] == "persistent"}
+    lines, kinds = [], {"states": " of the optimiser", "parameters": " that may travel", "gradients": " that may wait"}
+    for what, told in kinds.items():
+        sizes = {name: size for name, size in persistent.items() if size and _lasts_as(name) == what}
         there = sum(size for name, size in sizes.items() if result.schedule.border.get(name) == "host")
         told = f"{format_bytes(sum(sizes.values()), unit)}{told}, {format_bytes(there, unit)} of them"
         lines += [f"  {what:<16} {told} on the host between steps"] if sizes else []
     return lines
+
+
+def _lasts_as(name: str) -> str:
+    """Which kind of lasting tensor has a name."""
+    if is_parameter(name):
+        return "parameters"
+    return "gradients" if is_waiting_gradient(name) else "states"
 
 
 def _arena(result: Result, unit: str) -> list[str]:

@@ -22,7 +22,7 @@ from memsched.torch.batches import narrowed, parts_in
 from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.compiled_plan import CompiledPlan
 from memsched.torch.compiled.group import Group
-from memsched.torch.compiled.joint import gradient_called, states_called
+from memsched.torch.compiled.joint import is_waiting_gradient, states_called
 from memsched.torch.compiled.look import Loss, check_model, device_of, forward_of, then
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.parameters import Parameters
@@ -212,7 +212,7 @@ class StepPlan(ShowsResult):
             there = [it.result.schedule.border.get(one["name"]) == "host" for it in (waiting, self)]
             if one["role"] != "persistent" or there[0] == there[1]:
                 continue
-            gone = one["name"].startswith(gradient_called(""))  # once the step has used it
+            gone = is_waiting_gradient(one["name"])  # once the step has used it
             out += one["size"] if there[1] or not gone else 0
             back += one["size"] if there[0] or not gone else 0
         return out, back

@@ -30,14 +30,22 @@ UPDATE = "update"
 """Marks, in the `meta` of a node, an update by the optimiser; see `Update`."""
 
 
+_GRADIENT = "gradient:"
+
+
 def states_called(place: int) -> str:
     """The tensor that stands for the states of the optimiser of the parameter at a place."""
     return f"states:{place}"
 
 
-def gradient_called(place: int | str) -> str:
+def gradient_called(place: int) -> str:
     """The tensor that stands for the gradient of the parameter at a place that waits from steps before."""
-    return f"gradient:{place}"
+    return f"{_GRADIENT}{place}"
+
+
+def is_waiting_gradient(tensor: str) -> bool:
+    """Whether a tensor of a graph stands for one."""
+    return tensor.startswith(_GRADIENT)
 
 
 @dataclass(frozen=True, slots=True)
