@@ -20,6 +20,7 @@ from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
 from memsched.torch import StepPlan
 from memsched.torch.compiled import copies, host_updates, parameters, plain_updates
 from memsched.torch.compiled.copies import Traffic
+from memsched.torch.compiled.update_costs import UpdateCosts
 from memsched.torch.lanes import EmulatedLanes
 
 FAST: dict[str, Any] = {"update_on_host": "1 TB/s"}  # than any device
@@ -138,6 +139,18 @@ def test_measured_on_this_machine() -> None:
     assert len(times) == 8
     assert all(0 < one < 1 for one in times)
     assert f"{len(hosted(plan))} of these on the host, whose times were measured here" in plan.report()
+
+
+def test_what_cannot_be_timed_on_the_host_stays_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = mlp(2)
+
+    def failing(*_: Any) -> float:
+        raise NotImplementedError("no kernel for the host\nand more")
+
+    monkeypatch.setattr(UpdateCosts, "_timed", failing)
+    plan = planned(model, torch.randn(4, 24), adam(model.parameters()), "50%", update_on_host=True)
+    assert not hosted(plan)
+    assert plan.report().endswith("\n  some stay on the device, as they failed on the host: no kernel for the host")
 
 
 def test_a_plan_that_takes_less_than_all_on_the_device_says_so() -> None:

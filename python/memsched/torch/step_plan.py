@@ -16,13 +16,12 @@ from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem
 from memsched.result import Result
 from memsched.support.documents import Document
-from memsched.support.formats import counted, format_bytes, format_seconds, unit_written
 from memsched.support.interrupt import Interrupts
 from memsched.torch.batches import narrowed, parts_in
 from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.compiled_plan import CompiledPlan
 from memsched.torch.compiled.group import Group
-from memsched.torch.compiled.joint import is_waiting_gradient, states_called
+from memsched.torch.compiled.joint import states_called
 from memsched.torch.compiled.look import Loss, check_model, device_of, forward_of, then
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.parameters import Parameters
@@ -35,6 +34,7 @@ from memsched.torch.errors import check_arguments, told, without_tensors
 from memsched.torch.module_state import backward_aside
 from memsched.torch.nests import tensors_of
 from memsched.torch.report import NO_OPTIMIZER, ShowsResult, describe
+from memsched.torch.step_report import told_of_updates, told_of_waiting
 from memsched.torch.trial import Step, random_state, untouched
 from memsched.torch.verify import Verified, verified
 
@@ -144,28 +144,12 @@ class StepPlan(ShowsResult):
 
     def report(self) -> str:
         """What the plan does and what it costs, as text."""
-        updates = []
+        updates: list[str] = []
+        waiting = self.waiting
         if self._updates is not None:
-            learning = sum(one.requires_grad for one in self._model.parameters())
-            kind, hosted = type(self._updates.optimizer).__name__, len(self._updates.hosted)
-            most = self._updates.how.max_norm
-            clipped = "" if most is None else f"; gradients are clipped to a norm of {most:g} of all"
-            clipped += (
-                "" if self._scaling is None else "; the loss is scaled, and updates are left out if some are infinite"
-            )
-            updates = [f"\nwhat is updated\n  {len(self._updates.places)} of {learning} parameters, by {kind}{clipped}"]
-            updates += [f"  {hosted} of these on the host, {self._updates.host_times}"] if hosted else []
-        if self.waiting is not None:
-            waiting, unit = self.waiting.result, unit_written(self.result.device)
-            took = f"{format_seconds(waiting.timeline.makespan)}, {format_bytes(waiting.peak_memory, unit)}"
-            updates.append(f"\nmicro-batches whose gradients wait for a step\n  each takes {took}")
-            added = len(self.waiting._updates.hosted) if self.waiting._updates is not None else 0
-            updates += [f"  {counted(added, 'gradient')} added on the host"] if added else []
-            out, back = self._moved_for(self.waiting)
-            link = self.result.device
-            between = 0.0 if not out + back else out / link.d2h + back / link.h2d
-            moved = f"{format_bytes(out, unit)} to the host and {format_bytes(back, unit)} back"
-            updates += [f"  and between them and the step {moved}: {format_seconds(between)}"] if between else []
+            updates += told_of_updates(self._updates, sum(one.requires_grad for one in self._model.parameters()))
+        if waiting is not None and waiting._updates is not None:
+            updates += told_of_waiting(self.result, waiting.result, len(waiting._updates.hosted))
         told = [f"\nnot counted\n  {NO_OPTIMIZER}"] if self._options.optimizer is None else []
         return "\n".join([describe(replace(self.plan, result=self.result)), *updates, *told])
 
@@ -204,18 +188,6 @@ class StepPlan(ShowsResult):
         if self.waiting is None:
             raise InvalidInputError("the step is planned without accumulate=True; plan it with update=True and that")
         return self.waiting.step(*args, **kwargs)
-
-    def _moved_for(self, waiting: StepPlan) -> tuple[int, int]:
-        """Bytes that go to the host, and that come back, as each step follows a micro-batch and is followed by one."""
-        out = back = 0
-        for one in waiting.result.graph.tensors:
-            there = [it.result.schedule.border.get(one["name"]) == "host" for it in (waiting, self)]
-            if one["role"] != "persistent" or there[0] == there[1]:
-                continue
-            gone = is_waiting_gradient(one["name"])  # once the step has used it
-            out += one["size"] if there[1] or not gone else 0
-            back += one["size"] if there[0] or not gone else 0
-        return out, back
 
     def bring_back(self) -> None:
         """Bring states of the optimiser, parameters, and gradients that wait to the device, as after a plain step."""

@@ -101,6 +101,8 @@ def updates_of(
     travels = offload_parameters or host is not None
     parameters = Parameters(may_travel(model, device_of(model)) if travels else {})
     updates = Updates(optimizer, how=how, scaling=scaling, parameters=parameters, host=host)
+    if how.adds and travels:
+        updates.lasting.waiting.prepare()
     updates.names_of = parameters.names_in(model)
     updates.names = {name: (id(one), one.requires_grad) for name, one in model.named_parameters()}
     check_parameters(model, updates)

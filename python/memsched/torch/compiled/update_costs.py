@@ -41,6 +41,7 @@ class UpdateCosts:
         self._optimizer, self._clipped, self.host = optimizer, clipped, host
         self._known: dict[Any, Update] = {}
         self._added: dict[Any, float] = {}
+        self.failed = ""  # what was said where an update could not be timed on the host
 
     @property
     def host_times(self) -> str:
@@ -86,7 +87,8 @@ class UpdateCosts:
             return update.touched / self.host
         try:
             return self._timed(parameter, group)
-        except Exception:  # of any kind: what the device does may not be there
+        except Exception as error:  # of any kind: what the device does may not be there
+            self.failed = str(error).partition("\n")[0] or type(error).__name__
             return None
 
     def _timed(self, parameter: torch.Tensor, group: Mapping[str, Any]) -> float:

@@ -146,6 +146,11 @@ class Updates:
         return self._original._costs.host_times
 
     @property
+    def failed_on_host(self) -> str:
+        """What was said where one could not be timed there."""
+        return self._original._costs.failed
+
+    @property
     def state_bytes(self) -> int:
         """Of the states of all parameters, once they are there."""
         found = _NORM if self.how.max_norm is not None else 0  # that of the last step

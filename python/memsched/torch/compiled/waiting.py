@@ -24,6 +24,11 @@ class WaitingGradients(States):
         self._trained = trained
         self._travels = _ByPlace(trained)
 
+    def prepare(self) -> None:
+        """Make what stands for gradients that are elsewhere: a step would have to have room for it."""
+        for one in (one for one in self._trained if one.numel() > 1):
+            _stand_in(one, one.device)
+
     def of(self, place: int) -> _Gradient:
         """What `.grad` is, under its only name."""
         return _Gradient(self._trained[place])
