@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from test_updates_gradients import Mixed
 from test_updates_on_host import FAST, Halves
 from torch import nn
 from updating import Make, Sharing, Tied, cnn, counted_of, loss, mlp, of_class, plain_step, planned, same
@@ -104,9 +105,9 @@ def trains_alike(model: nn.Module, x: torch.Tensor, make: Make, budget: Any = "0
 @pytest.mark.parametrize(
     ("make", "inputs", "budget", "options"),
     [
-        (lambda: mlp(6), lambda: torch.randn(4, 24), "0%", MOVES),
-        (lambda: mlp(6), lambda: torch.randn(4, 24), "0%", SLOWLY),
-        (lambda: mlp(6), lambda: torch.randn(4, 24), "30%", FAST),
+        (mlp, lambda: torch.randn(4, 24), "0%", MOVES),
+        (mlp, lambda: torch.randn(4, 24), "0%", SLOWLY),
+        pytest.param(lambda: mlp(6), lambda: torch.randn(4, 24), "30%", FAST, marks=pytest.mark.slow),
         (Tied, lambda: torch.randint(0, 40, (4, 8)), "0%", FAST),
         pytest.param(Tied, lambda: torch.randint(0, 40, (4, 8)), "0%", MOVES, marks=pytest.mark.slow),
         (Sharing, lambda: torch.randn(8, 6), "0%", FAST),
@@ -201,8 +202,15 @@ def test_a_gradient_that_is_elsewhere_cannot_be_read_or_written_in_silence() -> 
             write()
 
 
-@pytest.mark.parametrize("options", [FAST, {**FAST, "max_norm": 0.01}])
-@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize(
+    ("options", "early"),
+    [
+        (FAST, False),
+        ({**FAST, "max_norm": 0.01}, True),
+        pytest.param({**FAST, "max_norm": 0.01}, False, marks=pytest.mark.slow),
+        pytest.param(FAST, True, marks=pytest.mark.slow),
+    ],
+)
 def test_whoever_drops_or_replaces_gradients_between_does_it_for_good(options: dict[str, Any], early: bool) -> None:
     model, x = mlp(), torch.randn(4, 24)
     other = copy.deepcopy(model)
@@ -238,8 +246,15 @@ def deleted(model: nn.Module) -> None:
         del one.grad
 
 
-@pytest.mark.parametrize("hollow", [(), ("cpu",)])
-@pytest.mark.parametrize("options", [FAST, MOVES])
+@pytest.mark.parametrize(
+    ("options", "hollow"),
+    [
+        (MOVES, ()),
+        (FAST, ("cpu",)),
+        pytest.param(MOVES, ("cpu",), marks=pytest.mark.slow),
+        pytest.param(FAST, (), marks=pytest.mark.slow),
+    ],
+)
 def test_brought_back_they_are_those_of_a_plain_loop(
     options: dict[str, Any], hollow: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,18 +310,6 @@ def test_other_plans_and_plain_steps_between() -> None:
     same(model, other, optimizer, plain)
 
 
-class Broken(nn.Module):
-    """Fails in its backward when it is told to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.first, self.second = mlp(), mlp()
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.second(self.first(x))
-
-
 @pytest.mark.parametrize("early", [False, True])
 def test_a_sum_that_fails_on_the_host_is_told_and_the_next_step_goes_on(
     early: bool, monkeypatch: pytest.MonkeyPatch
@@ -330,19 +333,28 @@ def failing(self: host_updates.Sum) -> None:
     self.error = ValueError("no such kernel")
 
 
-def test_tensors_without_memory_stand_for_parameters_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(FAST, marks=pytest.mark.slow),
+        pytest.param(MOVES, marks=pytest.mark.slow),
+        {**FAST, "max_norm": 0.01},
+    ],
+)
+def test_tensors_without_memory_stand_for_parameters_of_a_gpu(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(parameters, "HOLLOW", ("cpu",))
     monkeypatch.setattr(plain_updates, "OTHER_KERNELS", ("cpu",))
-    for options in (FAST, MOVES, {**FAST, "max_norm": 0.01}):
-        trains_alike(mlp(), torch.randn(4, 24), adam, **options)
+    trains_alike(mlp(), torch.randn(4, 24), adam, **options)
 
 
 class Scaled(nn.Module):
-    """With parameters of a single number, and of none."""
+    """With parameters of a single number."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.inner = mlp()
+        self.inner = mlp(2)
         self.scale, self.one = nn.Parameter(torch.tensor(0.5)), nn.Parameter(torch.ones(1))
 
     def forward(self, x: torch.Tensor) -> Any:
@@ -360,9 +372,7 @@ def test_single_numbers_stay() -> None:
 
 
 def test_gradients_of_several_types() -> None:
-    model = nn.Sequential(nn.Linear(24, 24), nn.Tanh()).append(nn.Linear(24, 24).double())
-    model = nn.Sequential(nn.Linear(24, 24).bfloat16(), nn.Tanh(), nn.Linear(24, 24).bfloat16())
-    trains_alike(model, torch.randn(4, 24).bfloat16(), adam, **FAST)
+    trains_alike(Mixed(), torch.randn(4, 6), adam, **FAST)
 
 
 def test_the_peak_that_is_counted_is_the_one_that_is_planned() -> None:
