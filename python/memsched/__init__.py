@@ -155,7 +155,14 @@ _AT_FIRST_USE = {
     "write_report": "memsched.show.report",
     "write_sweep_report": "memsched.show.report",
 }
-_OF_TORCH = ("algorithms", "fit", "plan_step", "plans", "profile")  # of memsched.torch, which is not imported to ask
+_OF_TORCH = (
+    "algorithms",
+    "fit",
+    "on_host",
+    "plan_step",
+    "plans",
+    "profile",
+)  # of memsched.torch, which is not imported to ask
 
 
 def __getattr__(name: str) -> object:

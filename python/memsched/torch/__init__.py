@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from memsched.torch.compiled.groups import plans
     from memsched.torch.compiled.resident import Resident
     from memsched.torch.convolutions import algorithms
+    from memsched.torch.large import on_host
     from memsched.torch.model_plan import TorchPlan, plan
     from memsched.torch.preflight import fit
     from memsched.torch.step_plan import StepPlan
@@ -41,6 +42,7 @@ __all__ = [
     "Way",
     "algorithms",
     "fit",
+    "on_host",
     "plan",
     "plan_step",
     "plans",
@@ -56,6 +58,7 @@ _LATER = {
     "Verified": "memsched.torch.verify",
     "algorithms": "memsched.torch.convolutions",
     "fit": "memsched.torch.preflight",
+    "on_host": "memsched.torch.large",
     "plan": "memsched.torch.model_plan",
     "StepPlan": "memsched.torch.step_plan",
     "plan_step": "memsched.torch.steps",

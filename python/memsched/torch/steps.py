@@ -22,7 +22,7 @@ from memsched.torch.batches import narrowed, split_batch, told_of
 from memsched.torch.compiled.how import How
 from memsched.torch.compiled.look import Look, Loss, check_call, device_of, look, options_of
 from memsched.torch.compiled.options import Options, device_for
-from memsched.torch.compiled.parameters import travelling_in
+from memsched.torch.compiled.parameters import as_in_a_step, bring_back, staying_in, travelling_in
 from memsched.torch.compiled.plan import (
     Timed,
     adopted,
@@ -150,31 +150,36 @@ def plan_step(
     loss = own_loss if loss is None else loss
     if not isinstance(rounds, bool):
         raise InvalidInputError(f"rounds is {rounds!r}; give True or False: the planner decides how many there are")
-    scaling = scaling_of(scaler, device_of(model))
-    how = _how(update, max_norm, accumulate, scaled=scaling is not None)
-    host = _host_speed(update_on_host)
-    _check_offload("offload_parameters", offload_parameters, update)
-    _check_offload("update_on_host", update_on_host, update)
-    updates = None
-    if update:
-        asked: dict[str, Any] = {"update": update, "rounds": rounds, "planner": planner, "how": how}
-        updates = updates_of(model, optimizer, scaling, **asked, host=host, offload_parameters=offload_parameters)
-    options = options_of(
-        model,
-        budget=budget,
-        device=device,
-        planner=planner if updates is None or planner != "auto" else "selective",  # alone, "auto" would ask it for much
-        bandwidth=bandwidth,
-        host_memory=host_memory,
-        reserve=reserve,
-        time_limit=time_limit,
-        optimizer=optimizer if updates is None else updates.state_bytes,
-    )
-    with told(model, *given, loss=loss):
-        steps = _Steps(model, given, loss, options, updates, scaling)
-        if rounds:
-            return steps.planned_in_rounds()
-        return steps.planned_to_accumulate() if how.adds else steps.planned()
+    if update and planner == "auto":
+        planner = "selective"  # which "auto" would ask, too, and for longer
+    with as_in_a_step(model.parameters()):
+        scaling = scaling_of(scaler, device_of(model))
+        how = _how(update, max_norm, accumulate, scaled=scaling is not None)
+        host = _host_speed(update_on_host)
+        _check_offload("offload_parameters", offload_parameters, update)
+        _check_offload("update_on_host", update_on_host, update)
+        updates = None
+        if not (offload_parameters or host is not None):
+            bring_back(model.parameters())
+        if update:
+            asked: dict[str, Any] = {"update": update, "rounds": rounds, "planner": planner, "how": how}
+            updates = updates_of(model, optimizer, scaling, **asked, host=host, offload_parameters=offload_parameters)
+        options = options_of(
+            model,
+            budget=budget,
+            device=device,
+            planner=planner,
+            bandwidth=bandwidth,
+            host_memory=host_memory,
+            reserve=reserve,
+            time_limit=time_limit,
+            optimizer=optimizer if updates is None else updates.state_bytes,
+        )
+        with told(model, *given, loss=loss):
+            steps = _Steps(model, given, loss, options, updates, scaling)
+            if rounds:
+                return steps.planned_in_rounds()
+            return steps.planned_to_accumulate() if how.adds else steps.planned()
 
 
 def _how(update: Any, max_norm: float | None, accumulate: bool, *, scaled: bool) -> How:
@@ -274,7 +279,7 @@ class _Steps:
             self._updates.places = {one.place for one in updates}
             self._updates.lasting.planned = {one.place for one in updates if one.state}
             self._updates.lasting.awaited = {one.place for one in updates if one.waiting}
-            self._updates.keep(travelling_in(joint).values())
+            self._updates.keep(travelling_in(joint).values(), staying_in(joint))
             if not updates:
                 raise InvalidInputError(
                     "the optimizer updates no parameter of the step; was it built for another model, or a copy of this?"

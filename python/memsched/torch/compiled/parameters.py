@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -20,6 +21,9 @@ HOLLOW = ("cuda",)
 TRAVELS = "travels"
 """Has, in the `meta` of a primal, the name of the parameter in the model, if it may travel."""
 
+STAYS = "stays"
+"""Has its name if it might, and the step hands it on or writes it."""
+
 WAITS = "waits"
 """Marks, in the `meta` of a primal, a parameter whose gradient from before may travel, too."""
 
@@ -34,6 +38,11 @@ def is_parameter(tensor: str) -> bool:
     return tensor.startswith(parameter_called(""))
 
 
+def staying_in(joint: Joint) -> list[str]:
+    """The names of parameters that might travel, but that the step hands on or writes."""
+    return [node.meta[STAYS] for node in joint.primals if STAYS in node.meta]
+
+
 def travelling_in(joint: Joint) -> dict[int, str]:
     """The storages of parameters that may travel, with their names in the model."""
     marked = [node for node in joint.primals if TRAVELS in node.meta]
@@ -43,8 +52,9 @@ def travelling_in(joint: Joint) -> dict[int, str]:
 def may_travel(model: torch.nn.Module, device: torch.device) -> dict[str, torch.nn.Parameter]:
     """The parameters that are on the device, each in memory that nothing else has."""
     kinds = torch.nn.Parameter, FakeTensor  # with the latter a model is only looked at
-    ours = {name: one for name, one in model.named_parameters() if type(one) in kinds and fills_memory(one)}
-    return {n: one for n, one in ours.items() if one.device.type in (device.type, "meta") and holders_of(one) == 1}
+    ours = {name: one for name, one in model.named_parameters() if type(one) in kinds}
+    there = {n: one for n, one in ours.items() if one.device.type in (device.type, "meta")}
+    return {n: one for n, one in there.items() if _is_away(one) or (fills_memory(one) and holders_of(one) == 1)}
 
 
 def fills_memory(one: torch.Tensor) -> bool:
@@ -74,8 +84,9 @@ class Parameters:
         """By identity, the names of the parameters of a model, or a copy of it, that may travel."""
         return {id(one): name for name, one in model.named_parameters() if name in self.named}
 
-    def keep(self, names: Iterable[str]) -> None:
-        """The others stay where they are: the step does not read them, or hands them on."""
+    def keep(self, names: Iterable[str], staying: Iterable[str]) -> None:
+        """A step moves these alone, and hands on or writes those that are `staying`; it does not read the others."""
+        bring_back(self.named[name] for name in staying)
         self.named = {name: self.named[name] for name in names}
 
     def check(self) -> None:
@@ -159,8 +170,31 @@ def bring_back(parameters: Iterable[torch.Tensor]) -> None:
     """Bring those that are on the host to the device."""
     with torch.inference_mode(False):
         for one in parameters:
-            if one in _COPIES and _COPIES[one].is_away(one):
+            if _is_away(one):
                 _COPIES[one].follow(one, True)
+
+
+@contextlib.contextmanager
+def as_in_a_step(parameters: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Let those that are on the host alone look as if they were on the device."""
+    away = [one for one in parameters if _is_away(one)]
+    for one in away:
+        one.data = _COPIES[one].stand_in()
+    try:
+        yield
+    finally:
+        for one in away:
+            _COPIES[one].rest(one)
+
+
+def leave_on_host(parameter: torch.nn.Parameter, device: torch.device) -> None:
+    """Let a parameter that is on the CPU be one of a device, whose values are on the host."""
+    _COPIES[parameter] = copies = _Copies(parameter, device)
+    copies.begin_on_host(parameter)
+
+
+def _is_away(parameter: torch.Tensor) -> bool:
+    return parameter in _COPIES and bool(_COPIES[parameter].is_away(parameter))
 
 
 class _Copies:
@@ -170,8 +204,8 @@ class _Copies:
     it is on the device, or a stand-in: what whoever looks at it expects there, and on the CPU the values, too.
     """
 
-    def __init__(self, parameter: torch.Tensor) -> None:
-        self.device = parameter.device
+    def __init__(self, parameter: torch.Tensor, device: torch.device | None = None) -> None:
+        self.device = device or parameter.device
         self._shape, self._stride, self._dtype = parameter.shape, parameter.stride(), parameter.dtype
         self._hollow: torch.Tensor | None = None
         self._host: torch.Tensor | None = None  # a good copy, as copies know it
@@ -199,7 +233,7 @@ class _Copies:
     def _shows_host(self, parameter: torch.Tensor) -> bool:
         return self._host is not None and _lie_together(parameter, self._host) and not parameter.is_shared()
 
-    def _stand_in(self) -> torch.Tensor:
+    def stand_in(self) -> torch.Tensor:
         """For a tensor of the device that has no memory there."""
         if self.device.type not in HOLLOW:
             return self._on_host()
@@ -213,6 +247,12 @@ class _Copies:
         assert self._host is not None
         return self._host.view(self._dtype).as_strided(self._shape, self._stride)
 
+    def begin_on_host(self, parameter: torch.Tensor) -> None:
+        self._host = traffic_on(self.device).adopt(parameter.data)
+        if self.device.type in HOLLOW:
+            self.stand_in()  # made now, while there is room for it
+        parameter.data = self._on_host()
+
     def there(self) -> torch.Tensor:
         assert self._leaving is None
         return self._on_host()
@@ -220,7 +260,7 @@ class _Copies:
     def follow(self, parameter: torch.Tensor, here: bool) -> None:
         """Between two steps: bring it to the device, or let it be on the host alone."""
         if self.device.type in HOLLOW:
-            self._stand_in()  # which for a moment has memory, for which a step may have no room
+            self.stand_in()  # which for a moment has memory, for which a step may have no room
         if not self.is_away(parameter):
             self._host = None  # it may have changed since it was copied
             if not here:
@@ -231,7 +271,7 @@ class _Copies:
             self.arrive(parameter)
             self._host = None
         else:
-            parameter.data = self._stand_in()
+            parameter.data = self.stand_in()
 
     def rest(self, parameter: torch.Tensor) -> None:
         """After a step, complete or not."""
@@ -247,7 +287,7 @@ class _Copies:
 
     def free(self, parameter: torch.Tensor) -> None:
         self._left()
-        parameter.data = self._stand_in()
+        parameter.data = self.stand_in()
 
     def _left(self) -> None:
         if self._leaving is not None and self._host is not None:

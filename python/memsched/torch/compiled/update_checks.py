@@ -12,7 +12,7 @@ from memsched.errors import InvalidInputError, shown
 from memsched.torch.compiled.how import How
 from memsched.torch.compiled.independence import check_independent
 from memsched.torch.compiled.look import device_of
-from memsched.torch.compiled.parameters import Parameters, bring_back, may_travel
+from memsched.torch.compiled.parameters import Parameters, may_travel
 from memsched.torch.compiled.scaling import Scaling
 from memsched.torch.compiled.update_costs import HostSpeed
 from memsched.torch.compiled.updates import Updates
@@ -97,7 +97,6 @@ def updates_of(
         check_independent(optimizer)
     if scaling is not None:
         _check_scaled(optimizer)
-    bring_back(model.parameters())
     travels = offload_parameters or host is not None
     parameters = Parameters(may_travel(model, device_of(model)) if travels else {})
     updates = Updates(optimizer, how=how, scaling=scaling, parameters=parameters, host=host)

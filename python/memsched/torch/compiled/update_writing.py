@@ -13,7 +13,7 @@ from torch import fx
 
 from memsched.torch.compiled.clipping import norm_of_all
 from memsched.torch.compiled.joint import UPDATE, address
-from memsched.torch.compiled.parameters import TRAVELS, WAITS
+from memsched.torch.compiled.parameters import STAYS, TRAVELS, WAITS
 from memsched.torch.compiled.private import grouped_by_type
 from memsched.torch.compiled.sizes import WORKSPACE
 from memsched.torch.compiled.update_calls import add, common_factor, seen, update
@@ -127,8 +127,8 @@ def _mark(pairs: Sequence[tuple[fx.Node, Any]], returned: Sequence[fx.Node], upd
     for node, one in pairs:
         name = updates.names_of.get(id(one))
         alone = all(others[address(example)] == 1 for example in _examples(node))
-        if name is not None and alone and node.meta.get("desc") not in written - {None}:
-            node.meta[TRAVELS] = name
+        if name is not None:
+            node.meta[TRAVELS if alone and node.meta.get("desc") not in written - {None} else STAYS] = name
 
 
 def _common_factor(graph: fx.Graph, updates: Updates, gradients: Sequence[_Gradient]) -> fx.Node:

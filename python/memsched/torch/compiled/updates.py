@@ -223,9 +223,9 @@ class Updates:
                 "the step runs several graphs, and with update=True it was planned as one; plan with update=False"
             )
 
-    def keep(self, names: Iterable[str]) -> None:
-        """The step that is planned reads these parameters; others stay where they are."""
-        self.lasting.parameters.keep(names)
+    def keep(self, names: Iterable[str], staying: Iterable[str]) -> None:
+        """The step that is planned moves these parameters, and reads others that stay on the device."""
+        self.lasting.parameters.keep(names, staying)
         self.names_of = {key: name for key, name in self.names_of.items() if name in self.lasting.parameters.named}
 
     def rest(self) -> None:
