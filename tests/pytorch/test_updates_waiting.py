@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import gc
 import math
 import re
+import sys
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +24,7 @@ import memsched as ms
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
 from memsched.torch import StepPlan
 from memsched.torch.compiled import copies, host_updates, parameters, plain_updates
+from memsched.torch.compiled.copies import Traffic
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.lanes import EmulatedLanes
 
@@ -191,15 +196,216 @@ def test_a_gradient_that_is_elsewhere_cannot_be_read_or_written_in_silence() -> 
         assert one.grad is not None
         assert one.grad.shape == one.shape
         assert one.grad.isnan().all()
-        assert one.grad.untyped_storage().nbytes() == one.element_size()
+        assert one.grad.untyped_storage().nbytes() == 8 * one.element_size()  # a number each
     for write in (
-        lambda: optimizer.zero_grad(set_to_none=False),
         lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0),
         lambda: loss(model(x)).backward(),
         lambda: model[0][0].weight.grad.add_(1),
+        lambda: model[0][0].weight.grad.__setitem__(0, 1.0),
+        lambda: optimizer.zero_grad(set_to_none=False),
     ):
         with pytest.raises(RuntimeError, match=r"single memory location|Inplace update"):
             write()
+
+
+def zeroed(model: nn.Module) -> None:
+    """PyTorch raises here, but has written by then."""
+    for one in model.parameters():
+        with contextlib.suppress(RuntimeError):
+            assert one.grad is not None
+            one.grad.zero_()
+
+
+def filled(model: nn.Module) -> None:
+    for k, one in enumerate(model.parameters()):
+        assert one.grad is not None
+        one.grad.data.fill_(float(k))
+
+
+def filled_for_inference(model: nn.Module) -> None:
+    with torch.inference_mode():
+        for one in [*model.parameters()][::2]:
+            assert one.grad is not None
+            one.grad.zero_()
+
+
+@pytest.mark.parametrize("change", [zeroed, filled, filled_for_inference])
+@pytest.mark.parametrize("hollow", [("cpu",), pytest.param((), marks=pytest.mark.slow)])
+def test_what_is_written_to_a_stand_in_is_the_gradient(
+    change: Callable[[nn.Module], None], hollow: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parameters, "HOLLOW", hollow)
+    model, x = mlp(), torch.randn(4, 24)
+    other = copy.deepcopy(model)
+    optimizer, plain = adam(model.parameters()), adam(other.parameters())
+    plan = accumulating(model, x, optimizer, "100%", **FAST)
+    for k in range(3):
+        plan.accumulate(x)
+        backward(other, x)
+        for one in (model, other):
+            change(one)
+        if k == 1:
+            plan.bring_back()
+            same_gradients(model, other)
+        steps_alike(plan, model, optimizer, other, plain, x, 1 + k % 2, k)
+    plan.accumulate(x)
+    assert all(one.grad is not None and one.grad.isnan().all() for one in model.parameters())
+
+
+def test_what_stands_for_a_gradient_is_not_converted() -> None:
+    model, x = mlp(), torch.randn(4, 24)
+    other = copy.deepcopy(model)
+    optimizer, plain = adam(model.parameters()), adam(other.parameters())
+    plan = accumulating(model, x, optimizer, **FAST)
+    for part in range(2):
+        plan.accumulate(x)
+        backward(other, x)
+        if part == 0:  # other values are taken
+            for one in (model, other):
+                for parameter in one.parameters():
+                    assert parameter.grad is not None
+                    parameter.grad.data = torch.full_like(parameter, 0.25)
+    steps_alike(plan, model, optimizer, other, plain, x, 2, 0)
+    plan.accumulate(x)
+    for one in model.parameters():
+        assert one.grad is not None
+        one.grad.data = one.grad.data.double().float()  # as model.double().float() does
+    for call in (lambda: plan.step(x), plan.bring_back):
+        with pytest.raises(InvalidInputError, match=r"waits on the host, and what stands for it was converted"):
+            call()
+    optimizer.zero_grad()
+    plan.bring_back()
+
+
+def test_gradients_that_lie_in_one_tensor_are_refused() -> None:
+    model, x = mlp(), torch.randn(4, 24)
+    plan = accumulating(model, x, adam(model.parameters()), **FAST)
+    flat = torch.zeros(sum(one.numel() for one in model.parameters()))
+    given = flat.split([one.numel() for one in model.parameters()])
+    for one, part in zip(model.parameters(), given, strict=True):
+        one.grad = part.view_as(one)
+    with pytest.raises(InvalidInputError, match=r"the gradient of 0\.0\.weight lies in a larger tensor"):
+        plan.accumulate(x)
+
+
+def test_a_gradient_that_waits_for_another_plan_is_told_of() -> None:
+    model, x = mlp(), torch.randn(4, 24)
+    named = dict(model.named_parameters())
+    halves = [[one for name, one in named.items() if name.endswith(kind)] for kind in ("weight", "bias")]
+    plans = [accumulating(model, x, adam(half), **FAST) for half in halves]
+    for half in halves:
+        for one in half:
+            one.grad = None
+    plans[0].accumulate(x)
+    with pytest.raises(InvalidInputError, match="weight has a gradient on the host that waits for the step of another"):
+        plans[1].accumulate(x)
+
+
+def moved(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Bytes that really go to the host, and come back."""
+    found = {"offload": 0, "prefetch": 0}
+    for name in found:
+        method = getattr(Traffic, name)
+
+        def counted(self: Traffic, value: torch.Tensor, name: str = name, method: Any = method) -> Any:
+            found[name] += value.untyped_storage().nbytes()
+            return method(self, value)
+
+        monkeypatch.setattr(Traffic, name, counted)
+    return found
+
+
+@pytest.mark.parametrize(
+    "options", [{}, FAST, pytest.param(MOVES, marks=pytest.mark.slow), {**FAST, "accumulate": True}]
+)
+def test_a_steady_step_moves_what_is_planned_and_nothing_else(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All states once came to the device before each step, and left again."""
+    model, x = mlp(6, 64), torch.randn(1, 64)
+    make: Any = accumulating if "accumulate" in options else planned
+    plan = make(model, x, adam(model.parameters()), "0%", **{k: v for k, v in options.items() if k != "accumulate"})
+    first = plan.accumulate if plan.waiting is not None else plan.step
+    for _ in range(2):
+        first(x)
+        plan.step(x)
+    found = moved(monkeypatch)
+    states = plan._updates.lasting.states
+    resident = sum(one.nbytes for place in plan.states for one in states.on_device(place))
+    assert resident == sum(plan.states.values()) - sum(plan.on_host.values())
+    plan.step(x)
+    planned_bytes = plan.result.timeline.bytes_out, plan.result.timeline.bytes_in
+    if plan.waiting is None:
+        assert (found["offload"], found["prefetch"]) == planned_bytes
+    else:  # no gradient waits here
+        assert found["offload"] <= planned_bytes[0]
+        assert found["prefetch"] <= planned_bytes[1]
+
+
+@pytest.mark.parametrize("options", [FAST, MOVES])
+@pytest.mark.parametrize("dropped", [False, True])
+def test_a_dropped_model_is_gone(options: dict[str, Any], dropped: bool) -> None:
+    def trained() -> list[weakref.ref[Any]]:
+        model, x = mlp(2), torch.randn(4, 24)
+        plan = accumulating(model, x, adam(model.parameters()), **options)
+        plan.accumulate(x)
+        if dropped:
+            model.zero_grad()
+        return [weakref.ref(one) for one in model.parameters()]
+
+    found = trained()
+    torch._dynamo.reset()
+    gc.collect()
+    assert [one() for one in found] == [None] * len(found)
+
+
+class Interrupting:
+    """Raises Ctrl-C at a line of the modules that move gradients, where it is allowed."""
+
+    def __init__(self, line: int) -> None:
+        self.left = line
+
+    def __call__(self, frame: Any, event: str, arg: Any) -> Any:
+        if not frame.f_code.co_filename.endswith(("compiled/states.py", "compiled/waiting.py", "compiled/copies.py")):
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self
+
+
+@pytest.mark.parametrize("options", [FAST, MOVES])
+@pytest.mark.parametrize(
+    "lines", [range(1, 900, 97), pytest.param(range(1, 2000, 3), marks=pytest.mark.slow)], ids=["some", "many"]
+)
+def test_ctrl_c_at_any_line_loses_no_gradient(options: dict[str, Any], lines: range) -> None:
+    """Each gradient is that of before the micro-batch, or of after it."""
+    model, x = mlp(2), torch.randn(4, 24)
+    plan = accumulating(model, x, adam(model.parameters()), **options)
+    for _ in range(2):
+        plan.accumulate(x)
+        plan.step(x)
+    for line in lines:
+        model.zero_grad()
+        other = copy.deepcopy(model)
+        plan.accumulate(x)
+        backward(other, x)
+        before = [one.grad.clone() for one in other.parameters()]
+        backward(other, x)
+        trace, interrupting = sys.gettrace(), Interrupting(line)
+        sys.settrace(interrupting)
+        try:
+            with contextlib.suppress(KeyboardInterrupt):
+                plan.accumulate(x)
+        finally:
+            sys.settrace(trace)
+        plan.bring_back()
+        for one, first, second in zip(model.parameters(), before, other.parameters(), strict=True):
+            assert one.grad is not None, line
+            assert torch.equal(one.grad, first) or torch.equal(one.grad, second.grad), line
+        if interrupting.left > 0:
+            break
 
 
 @pytest.mark.parametrize(

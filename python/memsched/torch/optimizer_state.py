@@ -211,6 +211,21 @@ def distinct_bytes(tensors: Iterable[Any]) -> int:
     return sum(storage.nbytes() for storage in storages.values())
 
 
+def copy_of(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) -> torch.optim.Optimizer:
+    """A copy with all attributes; PyTorch's own copies lose those of classes that add some."""
+    made = copy.deepcopy(optimizer, memo)
+    for name, one in vars(optimizer).items():
+        if name not in vars(made) and name != "step":  # which a scheduler has bound to the original
+            setattr(made, name, copy.deepcopy(one, memo))
+    return made
+
+
+def group_of_one(group: Mapping[str, Any], place: int) -> dict[str, Any]:
+    """A group as it is for its parameter at a place alone, which is to be put in."""
+    names = group.get("param_names")
+    return {**group} if names is None else {**group, "param_names": names[place : place + 1]}
+
+
 def form_of(optimizer: torch.optim.Optimizer) -> list[tuple[list[int], set[str]]]:
     """Of each group, its parameters, by identity, and which options are on."""
     return [(list(map(id, group["params"])), options_on(group)) for group in optimizer.param_groups]

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from memsched.errors import InvalidInputError
 from memsched.torch.compiled.private import optimizer_hooks_aside
-from memsched.torch.compiled.states import states_in
 from memsched.torch.module_state import generators_unchanged
-from memsched.torch.optimizer_state import trained_by
+from memsched.torch.optimizer_state import copy_of, group_of_one, trained_by
 
 _MOST = 2**16  # elements of a tensor that is tried; of a larger parameter it is a part
 _OF_GROUP = 3  # parameters of a group
-_GRADIENTS = (1.0, 1e-3, 30.0, 0.0, 0.1, 3.0)  # how large they are, by step
+_GRADIENTS = (1.0, 1e-3, 30.0, 0.1, 3.0, 1.0, 0.0, math.inf)  # how large they are, by step; not finite: the first alone
 
 
 def check_independent(optimizer: torch.optim.Optimizer) -> None:
     """Refuse an optimiser that does not do one parameter after another what it does with all at once, bit for bit.
+
+    What it would do after more steps than are tried, or to the fourth parameter of a group alone, is not seen.
 
     Raises
     ------
@@ -48,35 +50,46 @@ def check_independent(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _difference(optimizer: torch.optim.Optimizer) -> str:
-    groups = [[_like(one) for one in _some(group["params"])] for group in optimizer.param_groups]
+    """What differs, in words; nothing if nothing does."""
+    groups = [_some(group["params"]) for group in optimizer.param_groups]
     if not any(groups):
         return ""
     random = torch.Generator(device="cpu").manual_seed(0)
     together, apart = (_Trial(optimizer, groups) for _ in range(2))
     for turn, size in enumerate(_GRADIENTS):
-        gradients = [size * torch.randn(one.shape, generator=random, dtype=torch.float64) for one in together.all]
+        gradients = [torch.randn(one.shape, generator=random, dtype=torch.float64) for one in together.all]
+        gradients = [one * (size if k == 0 or math.isfinite(size) else 1.0) for k, one in enumerate(gradients)]
         together.step(gradients, together.at_once)
         apart.step(gradients, apart.one_by_one)
         for k, (one, other) in enumerate(zip(together.all, apart.all, strict=True)):
-            shape = tuple(one.shape)
-            if not _same(one, other):
-                return f"a parameter of shape {shape} differs after step {turn + 1}"
-            states = [states_in(trial.optimizer.state.get(trial.all[k], {})) for trial in (together, apart)]
-            if len(states[0]) != len(states[1]) or not all(map(_same, *states)):
-                return f"the state of a parameter of shape {shape} differs after step {turn + 1}"
+            states = [trial.optimizer.state.get(trial.all[k], {}) for trial in (together, apart)]
+            for what, pair in (("a parameter", (one, other)), ("the state of a parameter", states)):
+                if not _same(*pair):
+                    return f"{what} of shape {tuple(one.shape)} differs after step {turn + 1}"
+        if not _same(together.rest, apart.rest):
+            return f"its groups, or what else it keeps, differ after step {turn + 1}"
     return ""
 
 
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.shape == other.shape and torch.equal(one.nan_to_num(), other.nan_to_num())
+def _same(one: Any, other: Any) -> bool:
+    """Whether all numbers in two nests are the same, bit for bit but for those of NaN."""
+    (ones, form), (others, second) = (pytree.tree_flatten(it) for it in (one, other))
+    return bool(form == second) and all(map(_alike, ones, others))
 
 
-def _some(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
-    """A few of different shapes, if there are."""
-    trained = [one for one in parameters if one.requires_grad]
-    by_shape = {tuple(one.shape): one for one in trained}
+def _alike(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        alike = one.shape == other.shape and one.dtype == other.dtype
+        return alike and bool(torch.isclose(one, other, rtol=0.0, atol=0.0, equal_nan=True).all())
+    return type(one) is type(other) and (not isinstance(one, int | float | str) or one == other or one != one)
+
+
+def _some(parameters: list[torch.Tensor]) -> list[int]:
+    """The places of a few of different shapes, if there are."""
+    trained = [place for place, one in enumerate(parameters) if one.requires_grad]
+    by_shape = {tuple(parameters[place].shape): place for place in trained}
     first = [*by_shape.values()][:_OF_GROUP]
-    return first + [one for one in trained if all(one is not known for known in first)][: _OF_GROUP - len(first)]
+    return first + [place for place in trained if place not in first][: _OF_GROUP - len(first)]
 
 
 def _like(parameter: torch.Tensor) -> torch.Tensor:
@@ -88,17 +101,32 @@ def _like(parameter: torch.Tensor) -> torch.Tensor:
 
 
 class _Trial:
-    """A copy of an optimiser for tensors of its own."""
+    """A copy of an optimiser for tensors of its own, in place of the parameters at some places of each group."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, groups: list[list[torch.Tensor]]) -> None:
-        memo: dict[int, Any] = {id(one): one for one in trained_by(optimizer)}
-        self.optimizer: Any = copy.deepcopy(optimizer, {**memo, id(optimizer.state): defaultdict(dict)})
+    def __init__(self, optimizer: torch.optim.Optimizer, places: list[list[int]]) -> None:
+        memo: dict[int, Any] = {id(optimizer.state): defaultdict(dict)}
+        for group, tried in zip(optimizer.param_groups, places, strict=True):
+            for place, one in enumerate(group["params"]):  # wherever it has them
+                like = _like(one) if place in tried else torch.empty(0, dtype=one.dtype, device=one.device)
+                memo[id(one)] = torch.nn.Parameter(like, requires_grad=place in tried)
+        self.optimizer: Any = copy_of(optimizer, memo)
         if self.optimizer.state is optimizer.state:
             raise TypeError("a copy of it shares its state")
-        for group, values in zip(self.optimizer.param_groups, groups, strict=True):
-            group["params"] = [torch.nn.Parameter(one.clone()) for one in values]
+        for group, tried in zip(self.optimizer.param_groups, places, strict=True):
+            names = group.get("param_names")
+            group["params"] = [group["params"][place] for place in tried]
+            if names is not None:
+                group["param_names"] = [names[place] for place in tried]
         self.all = trained_by(self.optimizer)
-        self._alone = inspect.unwrap(type(optimizer).step)
+        self._step = inspect.unwrap(type(optimizer).step)
+
+    @property
+    def rest(self) -> Any:
+        """All that it has beside its parameters and their states."""
+        own = {name: one for name, one in vars(self.optimizer).items() if not name.startswith("_")}
+        state = [one for key, one in self.optimizer.state.items() if all(key is not known for known in self.all)]
+        groups = [{name: one for name, one in group.items() if name != "params"} for group in own.pop("param_groups")]
+        return groups, state, {name: one for name, one in own.items() if name != "state"}
 
     def step(self, gradients: list[torch.Tensor], update: Callable[[], None]) -> None:
         for one, gradient in zip(self.all, gradients, strict=True):
@@ -113,10 +141,10 @@ class _Trial:
         groups, told = self.optimizer.param_groups, False
         try:
             for group in reversed(groups):
-                for one in reversed(group["params"]):
-                    self.optimizer.param_groups = [{**group, "params": [one]}]
+                for rank in reversed(range(len(group["params"]))):
+                    self.optimizer.param_groups = [{**group_of_one(group, rank), "params": [group["params"][rank]]}]
                     with torch.no_grad():
-                        self._alone(self.optimizer) if told else type(self.optimizer).step(self.optimizer)
+                        self._step(self.optimizer) if told else type(self.optimizer).step(self.optimizer)
                     told = True
         finally:
             self.optimizer.param_groups = groups

@@ -54,7 +54,7 @@ class Update:
 
     place: int  # of the parameter among those of the optimiser
     state: int  # bytes of its states, but for single numbers
-    numbers: int  # bytes of its states that are single numbers, if they are on the device
+    numbers: int  # bytes of its states that do not travel, such as single numbers, if they are on the device
     workspace: int
     touched: int  # bytes that its operations read and write
     calls: int  # how many operations it has

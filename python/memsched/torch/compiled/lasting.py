@@ -53,8 +53,8 @@ class Lasting:
     # Between two steps.
 
     def begin(self) -> None:
-        """Bring parameters and gradients to where they are before a step."""
-        self._bring(self.parameters_at, {})
+        """Bring parameters and gradients to where they are before a step; states are where its plan has them."""
+        self._bring(self.parameters_at, None)
 
     def follow(self, schedule: Schedule) -> None:
         """Bring all to where it is between two steps of a schedule, which the present step follows."""
@@ -63,21 +63,25 @@ class Lasting:
             where = {place: schedule.border.get(states_called(place), "device") for place in self.planned}
         self._bring(schedule.border, where)
 
-    def _bring(self, border: Mapping[str, str], states: Mapping[int, str]) -> None:
-        """What leaves makes room for what comes."""
+    def _bring(self, border: Mapping[str, str], states: Mapping[int, str] | None) -> None:
+        """What leaves makes room for what comes. Without `states` these stay where they are."""
         waiting = {place: border.get(gradient_called(place), "device") for place in self.awaited}
         self.parameters.check()
         self.parameters.leave(border)
-        self.states.leave(states)
+        self.waiting.check()
         self.waiting.leave(waiting)
+        if states is not None:
+            self.states.leave(states)
         self.parameters.come(border)
-        self.states.come(states)
+        if states is not None:
+            self.states.come(states)
         self.waiting.come(waiting)
 
     def home(self) -> None:
         """Bring all to the device; gradients after their parameters, as PyTorch wants both on one."""
         self.parameters.home()
         self.states.home()
+        self.waiting.check()
         self.waiting.home()
 
 
@@ -85,4 +89,6 @@ def bring_back_for(optimizer: torch.optim.Optimizer) -> None:
     """Bring all that an optimiser steps to the device, whatever plans have left on the host."""
     bring_back(trained_by(optimizer))
     States(optimizer).home()
-    WaitingGradients(trained_by(optimizer)).home()
+    waiting = WaitingGradients(trained_by(optimizer))
+    waiting.check()
+    waiting.home()

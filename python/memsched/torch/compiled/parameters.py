@@ -106,10 +106,15 @@ class Parameters:
                 )
 
     def leave(self, border: Mapping[str, str]) -> None:
-        """Between two steps of a plan: let those be on the host alone that are to be there."""
+        """Between two steps of a plan: let those be on the host alone that are to be there.
+
+        Those that are to come look as if they were on the device.
+        """
         for name, one in self.named.items():
             if border.get(parameter_called(name)) == "host":
                 _COPIES[one].follow(one, False)
+            elif _is_away(one):
+                one.data = _COPIES[one].stand_in()
 
     def come(self, border: Mapping[str, str]) -> None:
         """Between two steps of a plan: bring the others to the device."""

@@ -150,9 +150,9 @@ class Travelling:
 
     def drop(self) -> None:
         """What is on its way back, or has come back, is not needed."""
-        for name, value in self._coming.items():
+        while self._coming:
+            name, value = self._coming.popitem()  # first, as an interrupt may come between
             traffic_on(value.device).arrived(value, self._hosts[name])
-        self._coming = {}
 
     def prefetch(self) -> None:
         """Begin to copy them back."""
@@ -164,18 +164,21 @@ class Travelling:
         """They are on the device again, and about to change."""
         for name, value in self._leaving.items():
             traffic_on(value.device).gone(value, self._hosts[name], False)
+        self._leaving = {}
         self.prefetch()
-        for name, value in self._coming.items():
+        while self._coming:
+            name, value = self._coming.popitem()
             state[name] = traffic_on(value.device).arrived(value, self._hosts[name])
-        self._leaving, self._coming = {}, {}
 
-    def settle(self, state: Mapping[str, Any]) -> bool:
+    def settle(self, state: MutableMapping[str, Any]) -> bool:
         """Between two steps: whether the optimiser has what is on the host, whoever has written to it there."""
         self.drop()
         if not self._leaving:  # else a step has failed on the way
             return all(one.is_in(state.get(name)) for name, one in self._shown.items())
         for name, value in self._leaving.items():
             traffic_on(value.device).gone(value, self._hosts[name], False)
+            if self._shown[name].is_in(state.get(name)):  # a stand-in, perhaps, if it failed just then
+                state[name] = value
         self._leaving = {}
         return False
 
@@ -203,6 +206,10 @@ class _Shown:
 
     def __init__(self, value: torch.Tensor) -> None:
         self.value, self._memory = value, value.data_ptr()
+
+    def is_converted(self, now: Any) -> bool:
+        """Whether it lies in other memory now, as after `model.double()`."""
+        return now is self.value and self.value.data_ptr() != self._memory
 
     def is_in(self, now: Any) -> bool:
         """Whether the optimiser still has it, in the same memory."""

@@ -53,7 +53,7 @@ def update_on_host(
     if gradient is not None and known.how.adds:
         known.add_on_host(place, gradient)
     if known.how.updates:
-        known.update_on_host(place, None if known.how.adds else gradient, copied, factor)
+        known.update_on_host(place, None if known.how.adds else gradient, copied and not known.how.adds, factor)
 
 
 def offload(serial: int, place: int) -> None:

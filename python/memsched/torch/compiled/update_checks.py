@@ -12,7 +12,7 @@ from memsched.errors import InvalidInputError, shown
 from memsched.torch.compiled.how import How
 from memsched.torch.compiled.independence import check_independent
 from memsched.torch.compiled.look import device_of
-from memsched.torch.compiled.parameters import Parameters, may_travel
+from memsched.torch.compiled.parameters import Parameters, fills_memory, may_travel
 from memsched.torch.compiled.scaling import Scaling
 from memsched.torch.compiled.update_costs import HostSpeed
 from memsched.torch.compiled.updates import Updates
@@ -151,6 +151,11 @@ def check_parameters(model: torch.nn.Module, updates: Updates) -> None:
         _check_all_in_model(now, updates)
     _check_memory(now, updates)
     for name, one in now.items():
+        if id(one) not in updates.trained and not updates.lasting.waiting.is_here(one):
+            raise InvalidInputError(
+                f"{name} has a gradient on the host that waits for the step of another plan; take that first, or call "
+                "its bring_back()"
+            )
         if id(one) in updates.trained:
             if one.grad is not None and not updates.how.adds:
                 raise InvalidInputError(
@@ -161,6 +166,12 @@ def check_parameters(model: torch.nn.Module, updates: Updates) -> None:
                 raise InvalidInputError(
                     f"{name} has a gradient from before, and the step gives it none and does not update it; set its "
                     ".grad to None"
+                )
+            travels = updates.place_of(one) in updates.lasting.awaited and updates.lasting.waiting.is_here(one)
+            if travels and one.grad is not None and not fills_memory(one.grad):
+                raise InvalidInputError(
+                    f"the gradient of {name} lies in a larger tensor, with which it cannot travel; give it memory of "
+                    f"its own, {name}.grad = {name}.grad.clone(), or drop it"
                 )
             if one._backward_hooks or one._post_accumulate_grad_hooks:
                 raise InvalidInputError(

@@ -23,7 +23,7 @@ from memsched.torch.compiled.states import states_in
 from memsched.torch.meter import Meter
 from memsched.torch.module_state import generators_unchanged
 from memsched.torch.nests import tensors_of
-from memsched.torch.optimizer_state import distinct_bytes, options_on, trained_by
+from memsched.torch.optimizer_state import copy_of, distinct_bytes, options_on, trained_by
 
 SMALL = 1e-3  # a gradient
 _LATER = 1000  # steps, after which an optimiser may do more: RAdam does from its sixth on
@@ -104,7 +104,7 @@ class UpdateCosts:
         """A copy of the optimiser that updates one parameter."""
         with unset_fake_temporarily(), optimizer_hooks_aside(), generators_unchanged():
             memo: dict[int, Any] = {id(one): one for one in trained_by(self._optimizer)}
-            trial: Any = copy.deepcopy(self._optimizer, {**memo, id(self._optimizer.state): defaultdict(dict)})
+            trial: Any = copy_of(self._optimizer, {**memo, id(self._optimizer.state): defaultdict(dict)})
             own = copy.deepcopy(
                 {name: one for name, one in group.items() if name != "params"}
             )  # may be changed in place
@@ -147,8 +147,9 @@ class UpdateCosts:
                 workspace = max(workspace, meter.peak - before if turn else 0)
             state = trial.state[like]
             large = states_in(state)
-            scalars = [one for one in tensors_of(state) if one.dim() == 0 and one.device.type == parameter.device.type]
-            numbers = distinct_bytes(scalars)
+            # Single numbers, and what lies deeper, such as in lists: these do not travel.
+            others = [one for one in tensors_of(state) if all(one is not known for known in large)]
+            numbers = distinct_bytes([one for one in others if one.device.type == parameter.device.type])
             return Update(0, distinct_bytes(large), numbers, workspace + numbers, touched.nbytes, touched.calls)
 
 

@@ -7,7 +7,6 @@ are tensors of the optimiser, too, so that it can be saved at any time between t
 
 from __future__ import annotations
 
-import copy
 import inspect
 import itertools
 import weakref
@@ -31,7 +30,7 @@ from memsched.torch.compiled.private import is_autocast_on
 from memsched.torch.compiled.scaling import FIGURES, SCALE_BYTES, Scaling
 from memsched.torch.compiled.update_costs import SMALL, HostSpeed, UpdateCosts
 from memsched.torch.nests import tensors_of
-from memsched.torch.optimizer_state import distinct_bytes, form_of, trained_by
+from memsched.torch.optimizer_state import copy_of, distinct_bytes, form_of, group_of_one, trained_by
 
 _NORM = 8  # bytes, at most
 _SERIAL = itertools.count()
@@ -71,6 +70,7 @@ class Updates:
         self.dry = looked_at is not None
         groups = enumerate(optimizer.param_groups)
         self._trained = [(k, one) for k, group in groups for one in group["params"]]  # with the numbers of their groups
+        self._ranks = [rank for group in optimizer.param_groups for rank in range(len(group["params"]))]
         self._device = self._trained[0][1].device if self._trained else torch.device("cpu")  # none is away yet
         self._places = {id(one): place for place, (_, one) in enumerate(self._trained)}
         self.names: dict[str, tuple[int, bool]] = {}  # of the model: which tensors they were, and if they were trained
@@ -94,8 +94,9 @@ class Updates:
         return self._trained[place][1]
 
     def group(self, place: int) -> dict[str, Any]:
-        """The group that a parameter is in, with its options."""
-        return self.optimizer.param_groups[self._trained[place][0]]
+        """The group that a parameter is in, with its options, as if it were there alone."""
+        number, _ = self._trained[place]
+        return group_of_one(self.optimizer.param_groups[number], self._ranks[place])
 
     # What generated code calls, and what is called around it.
 
@@ -171,7 +172,7 @@ class Updates:
         """
         memo: dict[int, Any] = {id(one): one for one in trained_by(self.optimizer)}
         scaling = None if self.scaling is None else self.scaling.copy(self._device)
-        optimizer, parameters = copy.deepcopy(self.optimizer, memo), self.lasting.parameters
+        optimizer, parameters = copy_of(self.optimizer, memo), self.lasting.parameters
         made = Updates(optimizer, how=self.how, scaling=scaling, parameters=parameters)
         made.lasting.like(self.lasting)
         made.names, made.names_of, made._costs = self.names, self.names_of, self._costs
@@ -185,7 +186,8 @@ class Updates:
             elif place in self.lasting.planned and not state.get(one):  # as after a step
                 like = torch.nn.Parameter(one.detach().clone())
                 like.grad = torch.full_like(like, SMALL)
-                made.optimizer.param_groups = [{**groups[self._trained[place][0]], "params": [like]}]
+                own = group_of_one(groups[self._trained[place][0]], self._ranks[place])
+                made.optimizer.param_groups = [{**own, "params": [like]}]
                 made.optimizer.step()
                 state[one] = state.pop(like, {})
         made.optimizer.param_groups = groups
