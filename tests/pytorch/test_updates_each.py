@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from updating import V100, Make, loss, mlp, planned, same, trains_alike
+from updating import V100, Make, loss, mlp, plain_step, planned, same, trains_alike
 
 import memsched.torch as mt
 from memsched.errors import InvalidInputError
@@ -100,6 +100,89 @@ class LaterAlike(Lion):
             one.add_(sum(float(other.sum()) for other in means), alpha=1e-3)
 
 
+class CountsForNobody(Lion):
+    """Its count is saved, and no update reads it."""
+
+    def begin(self, group: dict[str, Any]) -> None:
+        group["count"] += 1
+
+
+class CountsInState(Lion):
+    """Every fiftieth step does more."""
+
+    def begin(self, group: dict[str, Any]) -> None:
+        self.state["count"] = self.state.get("count", 0) + 1
+
+
+class SkipsAll(Lion):
+    """If one gradient is not finite."""
+
+    def begin(self, group: dict[str, Any]) -> None:
+        self.skips = not all(bool(one.grad.isfinite().all()) for one in group["params"] if one.grad is not None)
+
+    def update(self, one: Any, gradient: Any, group: dict[str, Any]) -> None:
+        if not self.skips:
+            one.add_(gradient, alpha=-group["lr"])
+
+
+class OwnList(Lion):
+    """Steps what it was made with."""
+
+    def __init__(self, params: Any, lr: float = 0.01) -> None:
+        super().__init__(params, lr)
+        self.mine = [one for group in self.param_groups for one in group["params"]]
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for one in self.mine:
+            if one.grad is not None:
+                one.add_(one.grad, alpha=-0.01)
+
+
+class ClipsIfTold(Lion):
+    """By an option that it keeps in itself, where its class has another."""
+
+    most: float | None = None
+
+    def __init__(self, params: Any, lr: float = 0.01) -> None:
+        super().__init__(params, lr)
+        self.most = 1e-3
+
+    def begin(self, group: dict[str, Any]) -> None:
+        norms = [one.grad.norm() for one in group["params"] if one.grad is not None]
+        self.factor = 1.0 if self.most is None else min(1.0, self.most / float(torch.stack(norms).norm()))
+
+    def update(self, one: Any, gradient: Any, group: dict[str, Any]) -> None:
+        one.add_(gradient * self.factor, alpha=-group["lr"])
+
+
+class Decays(Lion):
+    """Weights, by their names, at a rate that it keeps in itself."""
+
+    def __init__(self, params: Any, lr: float = 0.01) -> None:
+        super().__init__(params, lr)
+        self.rate = 0.1
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for one, name in zip(group["params"], group["param_names"], strict=True):
+                if one.grad is not None:
+                    one.mul_(1 - self.rate * name.endswith("weight")).add_(one.grad, alpha=-group["lr"])
+
+
+class KeepsLists(Lion):
+    """Its states are in a list, as those of Shampoo are."""
+
+    def update(self, one: Any, gradient: Any, group: dict[str, Any]) -> None:
+        state = self.state[one]
+        if "all" not in state:
+            state["all"] = [torch.zeros_like(one) for _ in range(3)]
+        for value in state["all"]:
+            value.mul_(0.9).add_(gradient)
+        one.add_(state["all"][2], alpha=-group["lr"])
+
+
 class NeedsMore(Lion):
     def update(self, one: Any, gradient: Any, group: dict[str, Any]) -> None:
         one.sub_(one.hessian)
@@ -120,12 +203,51 @@ def test_steps_have_the_bits_of_plain_ones(kind: Any, more: dict[str, Any]) -> N
     assert f"by {kind.__name__}" in plan.report()
 
 
-@pytest.mark.parametrize("kind", [CountsInGroup, CountsInItself, ClipsAll, AcrossGroups, LaterAlike])
+DEPENDENT = [CountsInGroup, CountsInItself, ClipsAll, AcrossGroups, LaterAlike, CountsForNobody, CountsInState]
+DEPENDENT += [SkipsAll, OwnList, ClipsIfTold]
+
+
+@pytest.mark.parametrize("kind", DEPENDENT)
 def test_updates_that_depend_on_each_other_are_refused(kind: Any) -> None:
     model = mlp()
     groups = [{"params": list(one.parameters())} for one in model.children()]
     with pytest.raises(InvalidInputError, match=f"{kind.__name__} does otherwise .* one by one than with all at once"):
         planned(model, torch.randn(4, 24), kind(groups), **EACH)
+
+
+def test_names_of_parameters_and_attributes_are_those_of_the_optimizer() -> None:
+    model, x = mlp(), torch.randn(4, 24)
+    for more in ({}, {"update_on_host": "1 TB/s"}):
+        other = copy.deepcopy(model)
+        optimizer, plain = Decays(model.named_parameters()), Decays(other.named_parameters())
+        plan = planned(model, x, optimizer, **EACH, **more)
+        for _ in range(3):
+            assert torch.equal(plan.step(x), plain_step(other, x, plain))
+            same(model, other, optimizer, plain)
+        plan.verify(x)
+
+
+def test_states_in_lists_do_not_travel_and_count() -> None:
+    model, x = mlp(4, 64), torch.randn(4, 64)
+    other = copy.deepcopy(model)
+    optimizer, plain = KeepsLists(model.parameters()), KeepsLists(other.parameters())
+    plan = planned(model, x, optimizer, **EACH)
+    states = 3 * sum(one.nbytes for one in model.parameters())
+    assert not plan.states
+    assert plan.plan.resident.optimizer == states
+    for _ in range(3):
+        assert torch.equal(plan.step(x), plain_step(other, x, plain))
+        same(model, other, optimizer, plain)
+    assert states < plan.verify(x).peak_memory <= plan.result.schedule.budget
+
+
+def test_planning_does_not_touch_parameters_that_an_optimizer_has_elsewhere() -> None:
+    model, x = mlp(), torch.randn(4, 24)
+    before = copy.deepcopy(model.state_dict())
+    loss(model(x)).backward()
+    with pytest.raises(InvalidInputError, match="one by one than with all at once"):
+        planned(model, x, OwnList(model.parameters()), **EACH)
+    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
 
 
 def test_what_cannot_be_tried_is_refused() -> None:

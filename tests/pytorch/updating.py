@@ -99,6 +99,8 @@ def same(model: nn.Module, other: nn.Module, optimizer: Any, plain: Any) -> None
         for name, value in state.items():
             if isinstance(value, torch.Tensor):
                 assert torch.equal(found[key][name], value), (key, name)
+            elif isinstance(value, list):
+                assert all(map(torch.equal, found[key][name], value)), (key, name)
             else:
                 assert found[key][name] == value, (key, name)
 

@@ -220,10 +220,11 @@ def copy_of(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) -> torch.opt
     return made
 
 
-def group_of_one(group: Mapping[str, Any], place: int) -> dict[str, Any]:
-    """A group as it is for its parameter at a place alone, which is to be put in."""
-    names = group.get("param_names")
-    return {**group} if names is None else {**group, "param_names": names[place : place + 1]}
+def group_of_one(group: Mapping[str, Any], place: int | None) -> dict[str, Any]:
+    """A group as it is for its parameter at a place alone, which is to be put in; None: for no parameter."""
+    names = group.get("param_names", [])
+    here = {"param_names": [] if place is None else names[place : place + 1]} if names else {}
+    return {**group, **here, "params": []}
 
 
 def form_of(optimizer: torch.optim.Optimizer) -> list[tuple[list[int], set[str]]]:

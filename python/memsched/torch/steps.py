@@ -278,6 +278,7 @@ class _Steps:
         if self._updates is not None:
             self._updates.places = {one.place for one in updates}
             self._updates.lasting.planned = {one.place for one in updates if one.state}
+            self._updates.lasting.resident = {one.place for one in updates if one.numbers}
             self._updates.lasting.awaited = {one.place for one in updates if one.waiting}
             self._updates.keep(travelling_in(joint).values(), staying_in(joint))
             if not updates:

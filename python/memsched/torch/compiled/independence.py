@@ -118,7 +118,7 @@ class _Trial:
             if names is not None:
                 group["param_names"] = [names[place] for place in tried]
         self.all = trained_by(self.optimizer)
-        self._step = inspect.unwrap(type(optimizer).step)
+        self._step, self._turns = inspect.unwrap(type(optimizer).step), 0
 
     @property
     def rest(self) -> Any:
@@ -137,9 +137,13 @@ class _Trial:
         type(self.optimizer).step(self.optimizer)
 
     def one_by_one(self) -> None:
-        """As planned steps do it, from the last to the first."""
-        groups, told = self.optimizer.param_groups, False
+        """As planned steps do it, from the last to the first, perhaps after one for none, so that schedulers see it."""
+        groups, told = self.optimizer.param_groups, self._turns % 2 == 1
+        self._turns += 1
         try:
+            if told:
+                self.optimizer.param_groups = [group_of_one(one, None) for one in groups]
+                type(self.optimizer).step(self.optimizer)
             for group in reversed(groups):
                 for rank in reversed(range(len(group["params"]))):
                     self.optimizer.param_groups = [{**group_of_one(group, rank), "params": [group["params"][rank]]}]

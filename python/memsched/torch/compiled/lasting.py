@@ -21,6 +21,7 @@ class Lasting:
         self.parameters = parameters
         self.states, self.waiting = States(optimizer), WaitingGradients(trained_by(optimizer))
         self.planned: set[int] = set()  # places of parameters whose states are tensors of the plan
+        self.resident: set[int] = set()  # of those with others, which do not travel
         self.awaited: set[int] = set()  # and of those whose gradients from before are
         self.states_at: Mapping[int, str] | None = (
             None  # where states are between steps, by place; None: as a plan says
@@ -29,13 +30,14 @@ class Lasting:
 
     def like(self, other: Lasting) -> None:
         """Be as in the plan of another step."""
-        self.planned, self.awaited = other.planned, other.awaited
+        self.planned, self.resident, self.awaited = other.planned, other.resident, other.awaited
         self.states_at, self.parameters_at = other.states_at, other.parameters_at
 
     @property
     def settled(self) -> bool:
-        """Whether all states in the plan are there: the first step makes them."""
-        return all(states_in(self.states.of(place)) for place in self.planned)
+        """Whether all states are there: the first step makes them."""
+        made = all(map(self.states.of, self.resident))
+        return made and all(states_in(self.states.of(place)) for place in self.planned)
 
     @property
     def some_travel(self) -> bool:

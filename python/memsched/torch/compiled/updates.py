@@ -364,7 +364,7 @@ class Updates:
         self._told, groups = True, self.optimizer.param_groups
         try:
             _AT_WORK.add(id(self.optimizer))
-            self.optimizer.param_groups = [{**one, "params": []} for one in groups]
+            self.optimizer.param_groups = [group_of_one(one, None) for one in groups]
             self.optimizer.step()
         finally:
             self.optimizer.param_groups = groups
