@@ -213,7 +213,9 @@ def distinct_bytes(tensors: Iterable[Any]) -> int:
 
 def copy_of(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) -> torch.optim.Optimizer:
     """A copy with all attributes; PyTorch's own copies lose those of classes that add some."""
-    made = copy.deepcopy(optimizer, memo)
+    made, kind = copy.deepcopy(optimizer, memo), type(optimizer)
+    if getattr(torch.optim, kind.__name__, None) is kind:  # to which others may have tied anything
+        return made
     for name, one in vars(optimizer).items():
         if name not in vars(made) and name != "step":  # which a scheduler has bound to the original
             setattr(made, name, copy.deepcopy(one, memo))
