@@ -40,12 +40,12 @@ def on_host(model: torch.nn.Module, device: str | torch.device) -> torch.nn.Modu
     Examples
     --------
     >>> import torch, memsched.torch
-    >>> model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
+    >>> model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(8)))
     >>> model = memsched.torch.on_host(model, "cpu")  # where both are the same memory
     >>> optimizer = torch.optim.AdamW(model.parameters())
     >>> x, loss = torch.randn(8, 64), lambda out: out.square().mean()
     >>> options = {"optimizer": optimizer, "update": True, "offload_parameters": True}
-    >>> plan = memsched.torch.plan_step(model, (x,), loss, budget="60kB", device="v100:pcie3", **options)
+    >>> plan = memsched.torch.plan_step(model, (x,), loss, budget="110kB", device="v100:pcie3", **options)
     >>> plan.peak_memory < sum(one.nbytes for one in model.parameters())
     True
     >>> loss = plan.step(x)
