@@ -586,3 +586,24 @@ def test_the_peak_that_is_counted_is_the_one_that_is_planned() -> None:
     plan = accumulating(model, x, adam(model.parameters()), "30%", **MOVES)
     verified = plan.verify(x)
     assert 0.98 * max(map(counted_of, filter(None, (plan, plan.waiting)))) <= verified.peak_memory
+
+
+class Several(nn.Module):
+    """Each of a few single numbers has states of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = mlp(1)
+        self.scales = nn.ParameterList(nn.Parameter(torch.tensor(0.5)) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        for one in self.scales:
+            x = torch.tanh(x * one)
+        return self.inner(x)
+
+
+def test_states_that_a_first_step_makes_are_counted_once() -> None:
+    """Also those that do not travel, as single numbers do not."""
+    model, x = Several(), torch.randn(4, 24)
+    plan = planned(model, x, torch.optim.AdamW(model.parameters(), amsgrad=True), **MOVES)
+    assert plan.verify(x).peak_memory <= plan.result.schedule.budget

@@ -183,7 +183,7 @@ class Updates:
             if self.lasting.states.has_left(place):
                 large = ((name, k) for name, k in state[one].items() if isinstance(k, torch.Tensor) and k.dim() > 0)
                 state[one] |= {name: k.to(one.device) for name, k in large}
-            elif place in self.lasting.planned and not state.get(one):  # as after a step
+            elif place in self.lasting.planned | self.lasting.resident and not state.get(one):  # as after a step
                 like = torch.nn.Parameter(one.detach().clone())
                 like.grad = torch.full_like(like, SMALL)
                 own = group_of_one(groups[self._trained[place][0]], self._ranks[place])
