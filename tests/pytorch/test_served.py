@@ -96,6 +96,48 @@ def test_addresses_of_repeated_steps(given: tuple[list[tuple[str, int]], dict[in
     assert most <= placement.height
 
 
+LIVES = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20), st.integers(1, 9)), min_size=1, max_size=9)
+
+
+@given(LIVES, st.data())
+@settings(deadline=None)
+def test_where_a_step_begins_does_not_matter(given: list[tuple[int, int, int]], data: st.DataObject) -> None:
+    moments = [(start, 1, k, size) for k, (start, _, size) in enumerate(given)]
+    moments += [(start + length, 0, k, 0) for k, (start, length, _) in enumerate(given)]
+    program = [(k, size) for _, _, k, size in sorted(moments, key=lambda one: (one[0], -one[1]))]
+    first = data.draw(st.integers(0, len(program) - 1))
+    least = memsched.place([memsched.Buffer(*one) for one in alive_in(program)]).height
+    assert height_repeated(program) == height_repeated(program[first:] + program[:first]) == least
+
+
+def test_gradients_that_are_dropped_as_the_next_step_begins_make_no_gaps() -> None:
+    """They lay at the bottom, which was no address for others while one of them was gone and the next still there."""
+    assert height_repeated([(3, 0), (0, 4), (0, 0), (2, 0), (3, 3), (1, 3), (1, 0), (2, 4)]) == 8
+
+
+def height_repeated(program: list[tuple[int, int]]) -> int:
+    """Of a step that asks for bytes, or gives back, with 0, what it or the step before it has asked for."""
+    recorder, fresh, held, done = Recorder(), itertools.count(), dict[int, int](), []
+    for _ in range(4):
+        events = []
+        for k, size in program:
+            if size:
+                held[k] = next(fresh)
+            if k in held:
+                events.append((held[k] if size else held.pop(k), size))
+        done.append(recorder.step([], events))
+    assert done[2] == done[3]
+    addresses, placement = placed(done[3], 1, None)
+    assert None not in addresses
+    return placement.height
+
+
+def alive_in(program: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """Start, end and bytes of the requests of a list that gives all back."""
+    begun = {k: (moment, size) for moment, (k, size) in enumerate(program) if size}
+    return [(begun[k][0], moment, begun[k][1]) for moment, (k, size) in enumerate(program) if not size]
+
+
 def test_what_is_given_back_between_steps_is_free_for_the_next() -> None:
     recorder = Recorder()
     for _ in range(3):

@@ -19,8 +19,8 @@ from memsched.support.formats import (
     format_seconds,
     unit_written,
 )
-from memsched.torch.compiled.joint import is_waiting_gradient
 from memsched.torch.compiled.parameters import is_parameter
+from memsched.torch.compiled.update_mark import is_waiting_gradient
 
 if TYPE_CHECKING:
     import pandas

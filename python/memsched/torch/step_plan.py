@@ -21,7 +21,6 @@ from memsched.torch.batches import narrowed, parts_in
 from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.compiled_plan import CompiledPlan
 from memsched.torch.compiled.group import Group
-from memsched.torch.compiled.joint import states_called
 from memsched.torch.compiled.look import Loss, check_model, device_of, forward_of, then
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.parameters import Parameters
@@ -29,6 +28,7 @@ from memsched.torch.compiled.plain_updates import after_step, plain_step
 from memsched.torch.compiled.private import compiled_apart, without_logs
 from memsched.torch.compiled.scaling import Scaling
 from memsched.torch.compiled.update_checks import check_parameters
+from memsched.torch.compiled.update_mark import states_called
 from memsched.torch.compiled.updates import Updates
 from memsched.torch.errors import check_arguments, told, without_tensors
 from memsched.torch.module_state import backward_aside

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from memsched.result import Result
 from memsched.support.formats import counted, format_bytes, format_seconds, unit_written
-from memsched.torch.compiled.joint import is_waiting_gradient
+from memsched.torch.compiled.update_mark import is_waiting_gradient
 from memsched.torch.compiled.updates import Updates
 
 

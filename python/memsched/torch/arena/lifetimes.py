@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from memsched.arena.buffers import Buffer
 from memsched.arena.placement import Placement, place_buffers
@@ -77,48 +77,76 @@ class Recorder:
                 asked.append(Asked(nbytes, moment))
             elif where in self._alive:
                 number = self._alive.pop(where)
-                asked[number] = dataclasses.replace(asked[number], end=moment)
+                asked[number] = replace(asked[number], end=moment)
             elif where in earlier:
                 ended[earlier.pop(where)] = moment
         later = {k for k, one in enumerate(asked) if one.end is None}
-        asked = [dataclasses.replace(one, next_end=ended.get(k)) if k in later else one for k, one in enumerate(asked)]
+        asked = [replace(one, next_end=ended.get(k)) if k in later else one for k, one in enumerate(asked)]
         return Recorded(tuple(asked), len(events))
 
 
 def placed(step: Recorded, alignment: int, time_limit: float | None) -> tuple[list[int | None], Placement]:
     """An address for each request of a step that repeats, and the placement that they are from.
 
-    What is alive from one step into the next lies at the bottom, the longest alive first: all of it is alive at once,
-    so that it makes no gaps there. Where that is alive twice in a step, it is two buffers of the placement. What is not
-    gone when the next step asks for the same has no address.
+    The repeated step is cut where the fewest bytes are alive. What is alive there lies at the bottom, the longest alive
+    first: all of it is alive at once, so that it makes no gaps there. In the placement, what is alive from one step
+    into the next is two buffers. What is not gone when the next step asks for the same has no address.
     """
-    kept = [k for k, one in enumerate(step.asked) if one.end is None and one.repeats]
-    kept.sort(key=lambda k: (step.asked[k].start - (step.asked[k].next_end or 0), k))
+    kept = [k for k, one in enumerate(step.asked) if one.repeats]
+    size = {k: _up(step.asked[k].bytes, alignment) for k in kept}
+    alive = {k: _alive(step.asked[k], step.events) for k in kept}
+    cut = _emptiest([(*alive[k], size[k]) for k in kept], step.events)
+    alive = {
+        k: ((start - cut) % step.events, (start - cut) % step.events + end - start) for k, (start, end) in alive.items()
+    }
     bottom: dict[int, int] = {}
     top = 0
-    for k in kept:
-        bottom[k] = top
-        top += _up(step.asked[k].bytes, alignment)
-    buffers: list[Buffer] = []
-    numbers: list[int] = []
-    for k, one in enumerate(step.asked):
-        for start, end in _alive(one, step.events):
-            size = _up(one.bytes, alignment)
-            buffers.append(Buffer(start, end, size, alignment, bottom.get(k), name=f"request {k}"))
-            numbers.append(k)
-    placement = place_buffers(buffers, time_limit=time_limit)
-    found = dict(zip(numbers, placement.offsets, strict=True))
-    return [found.get(k) for k in range(len(step.asked))], placement
+    for k in sorted(kept, key=lambda k: (alive[k][0] - alive[k][1], k)):
+        if alive[k][1] > step.events:
+            bottom[k], top = top, top + size[k]
+    buffers, numbers = _buffers(alive, step.events, size, alignment, bottom)
+    found = place_buffers(buffers, time_limit=time_limit)
+    addresses = dict(zip(numbers, found.offsets, strict=True))
+    alive = {k: _alive(step.asked[k], step.events) for k in kept}
+    twice = {k: addresses[k] for k, (_, end) in alive.items() if end > step.events}
+    buffers, numbers = _buffers(alive, step.events, size, alignment, twice)
+    offsets = tuple(addresses[k] for k in numbers)
+    return [addresses.get(k) for k in range(len(step.asked))], replace(found, buffers=tuple(buffers), offsets=offsets)
 
 
-def _alive(one: Asked, events: int) -> Iterable[tuple[int, int]]:
-    """When it holds memory of a step of so many events; never if it does not repeat."""
-    if one.end is not None:
-        yield one.start, one.end
-    elif one.repeats:
-        yield one.start, events
-        if one.next_end:
-            yield 0, one.next_end
+def _alive(one: Asked, events: int) -> tuple[int, int]:
+    """When a request that repeats holds memory; beyond the events of the step, in the next."""
+    return one.start, one.end if one.end is not None else events + (one.next_end or 0)
+
+
+def _emptiest(alive: Sequence[tuple[int, int, int]], events: int) -> int:
+    """The first event before which the fewest bytes are alive, of requests with start, end and bytes."""
+    change = [0] * (events + 1)
+    for start, end, size in alive:
+        change[start] += size
+        change[min(end, events)] -= size
+        if end > events:
+            change[0] += size
+            change[end - events] -= size
+    loads = list(itertools.accumulate(change[:-1]))
+    return loads.index(min(loads)) if loads else 0
+
+
+def _buffers(
+    alive: Mapping[int, tuple[int, int]],
+    events: int,
+    size: Mapping[int, int],
+    alignment: int,
+    offset: Mapping[int, int],
+) -> tuple[list[Buffer], list[int]]:
+    """Of requests, by number; two of one that is alive beyond the events. With the number of each."""
+    spans = [(k, *span) for k, (start, end) in alive.items() for span in ((start, min(end, events)), (0, end - events))]
+    numbers = [k for k, start, end in spans if start < end]
+    return [
+        Buffer(start, end, size[k], alignment, offset.get(k), name=f"request {k}")
+        for k, start, end in spans
+        if start < end
+    ], numbers
 
 
 def _up(nbytes: int, alignment: int) -> int:

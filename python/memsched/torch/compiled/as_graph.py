@@ -12,11 +12,12 @@ import torch
 from torch import fx
 
 from memsched._core import Graph
-from memsched.torch.compiled.joint import Joint, Operation, Update, gradient_called, states_called
+from memsched.torch.compiled.joint import Joint, Operation
 from memsched.torch.compiled.parameters import TRAVELS, parameter_called, travelling_in
 from memsched.torch.compiled.private import FREED
 from memsched.torch.compiled.resident import Resident
 from memsched.torch.compiled.sizes import NO_LOSS, LossBytes, Sizes
+from memsched.torch.compiled.update_mark import Update
 from memsched.torch.errors import CaptureError
 
 LEAVE, RETURN, END = "leave", "return", "end"
@@ -47,18 +48,6 @@ def name_of(joint: Joint, storage: int) -> str:
     several = [n for n in joint.storages_of(base) if joint.storages[n].base is base]
     own = parameter_called(base.meta[TRAVELS]) if TRAVELS in base.meta else base.name
     return own if len(several) == 1 else f"{own}:{several.index(storage)}"
-
-
-def state_name(op: Operation) -> str:
-    """Of the tensor that stands for the states of the optimiser that an update changes."""
-    assert op.update is not None
-    return states_called(op.update.place)
-
-
-def waiting_name(op: Operation) -> str:
-    """Of the tensor that stands for the gradient from before that an update reads."""
-    assert op.update is not None
-    return gradient_called(op.update.place)
 
 
 def gradients_of(op: Operation) -> Sequence[int]:
@@ -273,8 +262,8 @@ class _Part:
             if s.number not in self._sources | lasting
         ]
         persistent = [self._tensor(n, "") for n in sorted(lasting)]  # without bytes where these are resident
-        persistent += [{"name": prefix + state_name(op), "size": one.state} for op, one in updates if one.state]
-        waiting = {waiting_name(op): one.waiting for op, one in updates if one.waiting}  # by one or two ops each
+        persistent += [{"name": prefix + one.states_name, "size": one.state} for _, one in updates if one.state]
+        waiting = {one.gradient_name: one.waiting for _, one in updates if one.waiting}  # by one or two ops each
         persistent += [{"name": prefix + name, "size": size} for name, size in waiting.items()]
         self.tensors += [{**one, "role": "persistent"} for one in persistent]
 
@@ -328,8 +317,8 @@ class _Part:
 
     def _update(self, op: Operation, update: Update) -> dict[str, Any]:
         """An update comes after all that reads its parameter, and before the end of the step if it cannot leave."""
-        changed = [*map(self._name, changed_by(op)), *([self._prefix + state_name(op)] if update.state else [])]
-        changed += [self._prefix + waiting_name(op)] if update.waiting else []
+        changed = [*map(self._name, changed_by(op)), *([self._prefix + update.states_name] if update.state else [])]
+        changed += [self._prefix + update.gradient_name] if update.waiting else []
         gradients = [self._name(n) for n in gradients_of(op) if n not in self._sources]
         on_host = op.number in self._on_host
         return {

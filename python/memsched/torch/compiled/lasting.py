@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from memsched._core import Schedule
-from memsched.torch.compiled.joint import gradient_called, states_called
 from memsched.torch.compiled.parameters import Parameters, bring_back
 from memsched.torch.compiled.states import States, states_in
+from memsched.torch.compiled.update_mark import gradient_called, states_called
 from memsched.torch.compiled.waiting import WaitingGradients
 from memsched.torch.optimizer_state import trained_by
 

@@ -13,7 +13,7 @@ from torch import fx
 
 from memsched.errors import InternalError
 from memsched.torch.compiled import copies, randomness, update_calls
-from memsched.torch.compiled.as_graph import LEAVE, Step, held_storages, name_of, state_name, waiting_name
+from memsched.torch.compiled.as_graph import LEAVE, Step, held_storages, name_of
 from memsched.torch.compiled.joint import Joint
 from memsched.torch.compiled.laps import lap
 from memsched.torch.compiled.layouts import drawn_from, laid, order_of
@@ -68,11 +68,9 @@ class _Writer:
         self.returned = set(joint.storages_in(joint.results)).union(*(op.reads for op in updates))
         self.operations = {op.node.name: op for op in joint.operations}
         self.storages = {name_of(joint, s.number): s.number for s in joint.storages}
-        marked = [(op, op.update) for op in joint.operations if op.update is not None]
-        self.travel = {state_name(op): (update_calls.TRAVEL, one.place) for op, one in marked if one.state}
-        self.travel |= {
-            waiting_name(op): (update_calls.TRAVEL_GRADIENT, one.place) for op, one in marked if one.waiting
-        }
+        marked = [op.update for op in joint.operations if op.update is not None]
+        self.travel = {one.states_name: ("states", one.place) for one in marked if one.state}
+        self.travel |= {one.gradient_name: ("waiting", one.place) for one in marked if one.waiting}
         self.parameters = {parameter_called(name): (n, name) for n, name in travelling_in(joint).items()}
         self.serial = next((op.node.args[0] for op in joint.operations if op.update is not None), None)
         self.runs = Counter(step["run"] for step in (*forward, *backward) if "run" in step)
@@ -109,8 +107,7 @@ class _Writer:
 
 
 _COPIES = {copies.offload, copies.prefetch, copies.arrived, copies.gone, update_calls.arrived_parameter}
-_COPIES |= {*update_calls.TRAVEL.values(), *update_calls.TRAVEL_GRADIENT.values()}
-_COPIES |= {*update_calls.TRAVEL_PARAMETER.values(), update_calls.update_on_host}
+_COPIES |= {*update_calls.TRAVEL.values(), update_calls.update_on_host}
 
 
 @dataclass(slots=True)
@@ -153,8 +150,7 @@ class _Half:
             self.update_on_host(self.writer.operations[name])
             return
         if name in self.writer.travel:
-            calls, place = self.writer.travel[name]
-            self._call(calls[verb], (self.writer.serial, place), None)
+            self._call(update_calls.TRAVEL[verb], (self.writer.serial, *self.writer.travel[name]), None)
             return
         if name in self.writer.parameters:
             self._move(verb, *self.writer.parameters[name])
@@ -196,7 +192,7 @@ class _Half:
         serial = self.writer.serial
         if verb != "prefetch":
             self._await([storage])
-        self._call(update_calls.TRAVEL_PARAMETER[verb], (serial, name), None)
+        self._call(update_calls.TRAVEL[verb], (serial, "parameters", name), None)
         if verb == "prefetch":
             self.coming[storage] = update_calls.arrived_parameter, (serial, name)
         elif verb == "free":

@@ -14,8 +14,6 @@ from memsched.torch.compiled.as_graph import (
     gradients_of,
     name_of,
     prefix,
-    state_name,
-    waiting_name,
 )
 from memsched.torch.compiled.joint import Joint
 from memsched.torch.compiled.parameters import parameter_called, travelling_in
@@ -24,8 +22,8 @@ from memsched.torch.compiled.parameters import parameter_called, travelling_in
 def lasting_in(joint: Joint) -> set[str]:
     """The tensors of a step that may travel after its end: what lasts, and what the host is given for its updates."""
     updates = [(op, op.update) for op in joint.operations if op.update is not None]
-    found = {state_name(op) for op, one in updates if one.state}
-    found.update(waiting_name(op) for op, one in updates if one.waiting)
+    found = {one.states_name for _, one in updates if one.state}
+    found.update(one.gradient_name for _, one in updates if one.waiting)
     found.update(map(parameter_called, travelling_in(joint).values()))
     on_host = {n for op, one in updates if one.host_seconds is not None for n in gradients_of(op)}
     return found.union(name_of(joint, n) for n in on_host.difference(joint.storages_in(joint.gradients)))

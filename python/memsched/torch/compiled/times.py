@@ -17,9 +17,10 @@ from memsched.torch.arena import cuda
 from memsched.torch.compiled import private
 from memsched.torch.compiled.as_graph import Cost
 from memsched.torch.compiled.calls import bound
-from memsched.torch.compiled.joint import UPDATE, Joint, Operation, is_foreign
+from memsched.torch.compiled.joint import Joint, Operation, is_foreign
 from memsched.torch.compiled.layouts import otherwise
 from memsched.torch.compiled.sizes import Sizes
+from memsched.torch.compiled.update_mark import UPDATE
 from memsched.torch.machines import Machine
 from memsched.torch.meter import with_workspace
 from memsched.torch.module_state import generators_unchanged

@@ -56,53 +56,25 @@ def update_on_host(
         known.update_on_host(place, None if known.how.adds else gradient, copied and not known.how.adds, factor)
 
 
-def offload(serial: int, place: int) -> None:
-    KNOWN[serial].lasting.states.offload(place)
+# What moves the parameters, the optimiser's states or the gradients that wait: `kind` is the attribute of `Lasting`.
 
 
-def free(serial: int, place: int) -> None:
-    KNOWN[serial].lasting.states.free(place)
+def offload(serial: int, kind: str, which: int | str) -> None:
+    getattr(KNOWN[serial].lasting, kind).offload(which)
 
 
-def prefetch(serial: int, place: int) -> None:
-    KNOWN[serial].lasting.states.prefetch(place)
+def free(serial: int, kind: str, which: int | str) -> None:
+    getattr(KNOWN[serial].lasting, kind).free(which)
+
+
+def prefetch(serial: int, kind: str, which: int | str) -> None:
+    getattr(KNOWN[serial].lasting, kind).prefetch(which)
 
 
 TRAVEL = {"offload": offload, "free": free, "prefetch": prefetch}
-"""By the verb of a step, what moves states."""
-
-
-def offload_gradient(serial: int, place: int) -> None:
-    KNOWN[serial].lasting.waiting.offload(place)
-
-
-def free_gradient(serial: int, place: int) -> None:
-    KNOWN[serial].lasting.waiting.free(place)
-
-
-def prefetch_gradient(serial: int, place: int) -> None:
-    KNOWN[serial].lasting.waiting.prefetch(place)
-
-
-TRAVEL_GRADIENT = {"offload": offload_gradient, "free": free_gradient, "prefetch": prefetch_gradient}
-"""The same, for gradients from before."""
-
-
-def offload_parameter(serial: int, name: str) -> None:
-    KNOWN[serial].lasting.parameters.offload(name)
-
-
-def free_parameter(serial: int, name: str) -> None:
-    KNOWN[serial].lasting.parameters.free(name)
-
-
-def prefetch_parameter(serial: int, name: str) -> None:
-    KNOWN[serial].lasting.parameters.prefetch(name)
+"""By the verb of a step."""
 
 
 @fx.has_side_effect
 def arrived_parameter(serial: int, name: str) -> torch.Tensor:
     return KNOWN[serial].lasting.parameters.arrive(name)
-
-
-TRAVEL_PARAMETER = {"offload": offload_parameter, "free": free_parameter, "prefetch": prefetch_parameter}

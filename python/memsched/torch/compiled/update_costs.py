@@ -17,9 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from memsched.errors import InvalidInputError
 from memsched.support.formats import format_bandwidth
-from memsched.torch.compiled.joint import Update
 from memsched.torch.compiled.private import optimizer_hooks_aside, unset_fake_temporarily
 from memsched.torch.compiled.states import states_in
+from memsched.torch.compiled.update_mark import Update
 from memsched.torch.meter import Meter
 from memsched.torch.module_state import generators_unchanged
 from memsched.torch.nests import tensors_of

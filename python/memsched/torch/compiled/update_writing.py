@@ -12,11 +12,12 @@ import torch
 from torch import fx
 
 from memsched.torch.compiled.clipping import norm_of_all
-from memsched.torch.compiled.joint import UPDATE, address
+from memsched.torch.compiled.joint import address
 from memsched.torch.compiled.parameters import STAYS, TRAVELS, WAITS
 from memsched.torch.compiled.private import grouped_by_type
 from memsched.torch.compiled.sizes import WORKSPACE
 from memsched.torch.compiled.update_calls import add, common_factor, seen, update
+from memsched.torch.compiled.update_mark import UPDATE
 from memsched.torch.compiled.updates import Updates
 from memsched.torch.errors import CaptureError
 from memsched.torch.nests import tensors_of

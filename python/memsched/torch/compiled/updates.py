@@ -23,12 +23,12 @@ from memsched.torch.compiled.clipping import factor_of, norm_of, norm_of_all
 from memsched.torch.compiled.copies import traffic_on
 from memsched.torch.compiled.host_updates import HostUpdates
 from memsched.torch.compiled.how import PLAIN, How
-from memsched.torch.compiled.joint import Update
 from memsched.torch.compiled.lasting import Lasting, bring_back_for
 from memsched.torch.compiled.parameters import Parameters
 from memsched.torch.compiled.private import is_autocast_on
 from memsched.torch.compiled.scaling import FIGURES, SCALE_BYTES, Scaling
 from memsched.torch.compiled.update_costs import SMALL, HostSpeed, UpdateCosts
+from memsched.torch.compiled.update_mark import Update
 from memsched.torch.nests import tensors_of
 from memsched.torch.optimizer_state import copy_of, distinct_bytes, form_of, group_of_one, trained_by
 
