@@ -17,17 +17,27 @@ from pathlib import Path
 
 import torch
 from bench.common import RESULTS, Cache, Row, environment, environment_line, table
-from bench.compiled_models import NETWORKS
+from bench.compiled_models import NETWORKS as COMPILED
+from bench.compiled_models import Network, WithLoss, images
 from bench.papers.olla2022_allocator import CachingAllocator
 from bench.updates import OPTIMIZERS, Keyed
+from torch import nn
 
 import memsched as ms
 import memsched.torch as mt
+from memsched.torch import zoo
 
 ROUNDS, REPEATS, MOST = 9, 4, 10
 LIMIT = 10.0  # seconds of a plan
 LARGER = 64  # times, to be as large as steps on a GPU
 BATCHES = {"one sample": 1, "a batch": None}
+
+
+def _densenet() -> nn.Module:
+    return WithLoss(zoo.torchvision().models.DenseNet(16, (4, 8, 12, 8), 32, num_classes=100))
+
+
+NETWORKS = COMPILED | {"densenet": Network(make=_densenet, inputs=images(8, 64, 100), blocks=lambda model: [])}
 WAYS = ("plain PyTorch", "planned, 60 %")
 
 

@@ -153,7 +153,7 @@ def _hugging(name: str, config: str, **options: Any) -> Callable[[], nn.Module]:
     return make
 
 
-def _images(batch: int, side: int, classes: int, x: str = "x") -> Callable[[], dict[str, torch.Tensor]]:
+def images(batch: int, side: int, classes: int, x: str = "x") -> Callable[[], dict[str, torch.Tensor]]:
     return lambda: {x: torch.randn(batch, 3, side, side), "labels": torch.randint(0, classes, (batch,))}
 
 
@@ -213,7 +213,7 @@ NETWORKS = {
             **{"hidden_size": 128, "num_hidden_layers": 8, "num_attention_heads": 4, "intermediate_size": 512},
             **{"image_size": 64, "patch_size": 8, "num_labels": 100},
         ),
-        inputs=_images(16, 64, 100, "pixel_values"),
+        inputs=images(16, 64, 100, "pixel_values"),
         blocks=_of_type("ViTLayer"),
     ),
     "t5": Network(
@@ -225,9 +225,9 @@ NETWORKS = {
         inputs=_tokens(8, 96, 512, mask=True),
         blocks=_of_type("T5Block"),
     ),
-    "resnet": Network(make=_resnet, inputs=_images(8, 64, 100), blocks=_resnet_blocks),
+    "resnet": Network(make=_resnet, inputs=images(8, 64, 100), blocks=_resnet_blocks),
     "unet": Network(make=UNet, inputs=_pixels(4, 64, 8), blocks=_of_type("Double")),
-    "convnext": Network(make=_convnext, inputs=_images(8, 64, 100), blocks=_of_type("CNBlock")),
+    "convnext": Network(make=_convnext, inputs=images(8, 64, 100), blocks=_of_type("CNBlock")),
     "tiny": Network(
         make=lambda: Transformer(width=16, blocks=4, heads=2, tokens=8, words=32),
         inputs=_own_tokens(2, 8, 32),
