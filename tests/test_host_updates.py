@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from math import inf
 from pathlib import Path
 from typing import Any
 
+import hypothesis.strategies as st
 import numpy as np
 import pytest
+from hypothesis import given, settings
 from scipy.optimize import linprog
 
 import memsched as ms
@@ -429,3 +432,43 @@ def test_where_nothing_may_travel_places_are_tried() -> None:
         op("U2", ["p", "t"], [], 2.0, host_time=0.25, **more),
     ]
     assert ms.selective(ms.Graph.from_json(graph(tensors, ops)), 5, 2.0).makespan == 0.25
+
+
+def updates_of(times: list[tuple[float, float]], known: float) -> ms.Graph:
+    """A forward, and updates that each take so many seconds on the device and on the host, of tensors of one byte."""
+    tensors = [tensor("g", 1, "gradient"), *(tensor(f"m{k}", 1, "persistent") for k in range(len(times)))]
+    ops = [op("F", [], ["g"], known)]
+    for k, (here, there) in enumerate(times):
+        more = {"once": True, "updates": [f"m{k}"], "host_time": there}
+        ops.append(op(f"U{k}", ["g", f"m{k}"], [], here, phase="bwd", **more))
+    return ms.Graph.from_json(graph(tensors, ops))
+
+
+def shared(times: list[tuple[float, float]], known: float) -> Fraction:
+    """The least of the busier of device and host, if each update may be split; exact."""
+    here, there = Fraction(known) + sum(Fraction(one) for one, _ in times), Fraction(0)
+    for seconds, cost in sorted(((Fraction(a), Fraction(b)) for a, b in times if a), key=lambda one: one[1] / one[0]):
+        if here - seconds <= there + cost:
+            return here - seconds * (here - there) / (seconds + cost) if here > there else here
+        here, there = here - seconds, there + cost
+    return here
+
+
+DECADES = st.tuples(st.integers(1, 9), st.integers(-14, 16)).map(lambda one: one[0] * 10.0 ** one[1])
+
+
+@given(st.lists(st.tuples(DECADES, DECADES), min_size=1, max_size=4), DECADES)
+@settings(deadline=None)
+def test_bounds_hold_where_seconds_differ_by_many_orders(times: list[tuple[float, float]], known: float) -> None:
+    problem = updates_of(times, known)
+    machine = ms.Device(1 + len(times), inf, duplex=True)
+    bound, exact = ms.bounds(problem, device=machine).best, float(shared(times, known))
+    assert bound == pytest.approx(max(known, exact), rel=1e-12)
+    assert ms.selective(problem, device=machine, moves=5).makespan >= bound * (1 - 1e-12)
+
+
+def test_an_update_that_never_fits_the_device_in_time() -> None:
+    """Its seconds there were subtracted again, with the digits that they had cost: the bound was 4 seconds."""
+    found = ms.plan(updates_of([(1e16, 3.0)], 1.0), 2, inf)
+    assert found.lower_bound <= found.makespan
+    assert ms.bounds(found.problem, device=found.device).best == pytest.approx(3.0, rel=1e-12)

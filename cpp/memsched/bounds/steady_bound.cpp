@@ -85,28 +85,29 @@ std::vector<Place> places(const Graph& graph, const Device& device, const std::v
 }
 
 // The least of the larger of two loads, if any part of an op may run in either place: `known` on the device beside what
-// runs there, and a sum on another stream. ops: their seconds on the device, and on that stream.
+// runs there, and a sum on another stream. ops: their seconds on the device, and on that stream. Nothing is subtracted,
+// as seconds may differ by many orders of magnitude.
 Seconds balanced(std::vector<std::pair<Seconds, Seconds>> ops, Seconds known) {
-    // What saves most for its cost comes first; products, as a cost may be 0.
-    const auto worth = [](const auto& one, const auto& other) {
-        return one.first * other.second > other.first * one.second;
-    };
-    Seconds device = known, there = 0;
-    for (const auto& [seconds, cost] : ops) {
-        device += seconds;
-    }
     std::erase_if(ops, [](const auto& one) { return one.first == 0; });
-    std::ranges::sort(ops, worth);
-    for (const auto& [seconds, cost] : ops) {
-        if (device - seconds <= there + cost) { // only a part of it
-            const Seconds both = seconds + cost;
-            const double part = both > 0 && cost < never ? std::clamp((device - there) / both, 0.0, 1.0) : 0;
-            return std::max(device - part * seconds, known);
+    // What costs least for what it saves comes first.
+    std::ranges::sort(ops, {}, [](const auto& one) { return std::pair(one.second / one.first, one.first); });
+    std::vector<Seconds> left(ops.size() + 1, known); // on the device, if the ops before are not
+    for (std::size_t k = ops.size(); k-- > 0;) {
+        left[k] = left[k + 1] + ops[k].first;
+    }
+    Seconds there = 0;
+    for (std::size_t k = 0; k < ops.size(); ++k) {
+        const auto& [seconds, cost] = ops[k];
+        if (left[k] <= there || cost >= never) {
+            return left[k];
         }
-        device -= seconds;
+        if (left[k + 1] <= there + cost) { // only a part of it
+            const Seconds both = seconds + cost;
+            return std::max(left[k] * (cost / both) + there * (seconds / both), known);
+        }
         there += cost;
     }
-    return std::max(device, known);
+    return known;
 }
 
 } // namespace
