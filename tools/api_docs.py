@@ -64,6 +64,8 @@ TOPICS = [
                 "GraphFamily",
                 "Device",
                 "to_graph",
+                "whole_step",
+                "update_in_backward",
                 "with_host_updates",
                 "min_memory",
                 "peak_memory",

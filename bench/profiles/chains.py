@@ -9,6 +9,7 @@ import torch
 from bench.profiles.networks import MACHINE, Source
 
 import memsched as ms
+from memsched.problems.chain_updates import STAGE_GRADIENTS
 from memsched.torch.machines import machine
 from memsched.torch.profile import profile_spec
 
@@ -42,6 +43,7 @@ def chain_document(name: str, source: Source) -> dict[str, Any]:
             "link": found["link"],
             "link_bandwidth": found["link_bandwidth"],
             "resident": found["resident"],
+            **{key: found[key] for key in (STAGE_GRADIENTS,) if key in found},
         },
     }
 

@@ -32,6 +32,7 @@ from memsched.errors import (
 from memsched.planners import *  # noqa: F403
 from memsched.planners.registry import min_memory, not_asked
 from memsched.problems.bounds import Bounds, bounds
+from memsched.problems.chain_updates import update_in_backward, whole_step
 from memsched.problems.family import GraphFamily
 from memsched.problems.host_updates import with_host_updates
 from memsched.problems.problem import peak_memory, simulate, to_graph
@@ -128,8 +129,10 @@ __all__ = [
     "sweep",
     "to_graph",
     "trace",
+    "update_in_backward",
     "validate",
     "validate_placement",
+    "whole_step",
     "with_addresses",
     "with_host_updates",
     "write_placement",

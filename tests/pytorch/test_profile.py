@@ -89,6 +89,45 @@ def test_a_profile_can_be_planned(make: Callable[[], Any]) -> None:
     assert chain.provenance["link_bandwidth"] > 0
 
 
+def test_what_learns_in_each_stage() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.BatchNorm1d(16), nn.Linear(16, 4, bias=False), nn.Tanh())
+    model[0].weight.requires_grad_(requires_grad=False)
+    chain = profile(model, (torch.randn(4, 8),), device="v100")
+    assert chain.provenance is not None
+    learning = {name: 4 * one.numel() for name, one in model.named_parameters() if one.requires_grad}
+    assert sum(chain.provenance["stage_gradients"]) == sum(learning.values())
+    found = dict(zip(chain.names, chain.provenance["stage_gradients"], strict=True))
+    for k in (0, 2, 3):
+        (own,) = (size for name, size in found.items() if str(k) in name.split(".."))
+        assert own == sum(size for name, size in learning.items() if name.startswith(f"{k}."))
+    step = ms.whole_step(chain, 2, "900 GB/s")
+    assert {one["name"] for one in step.tensors if one["role"] == "persistent"} > {"w1", "m1"}
+    assert step.resident + sum(learning.values()) * 2 == chain.resident
+
+
+class Twice(nn.Module):
+    """The first and the last layer have the same weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.last.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.last(torch.tanh(self.first(x)))
+        return found
+
+
+@pytest.mark.parametrize(
+    ("model", "x"), [(Twice(), torch.randn(4, 8)), (nn.Linear(8, 8), torch.randn(4, 8, requires_grad=True))]
+)
+def test_stages_that_share_parameters_are_no_whole_step(model: nn.Module, x: torch.Tensor) -> None:
+    """A plan could have the weight on the host while the other stage reads it."""
+    chain = profile(model, (x,), device="v100")
+    with pytest.raises(ms.InvalidInputError, match="does not tell the parameters of each"):
+        ms.whole_step(chain, 2, "900 GB/s")
+
+
 def test_what_is_resident_besides_the_parameters() -> None:
     def parts(model: nn.Module, *args: Any) -> dict[str, int]:
         found = profile(model, args, device="v100")

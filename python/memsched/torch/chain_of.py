@@ -76,13 +76,18 @@ def _cuts(joint: Joint, forward: Sequence[Operation]) -> Iterator[tuple[int, int
 
 def _learning(joint: Joint, forward: Sequence[Operation]) -> set[int]:
     """The storages of floating numbers that depend on what needs a gradient."""
-    given = zip(joint.primals, joint.gradients, strict=False)
-    found = set(joint.storages_in(primal for primal, gradient in given if gradient is not None))
+    found = _trained(joint)
     floating = _floating(joint)
     for op in forward:
         if not found.isdisjoint(op.reads):
             found.update(floating.intersection(op.writes))
     return found
+
+
+def _trained(joint: Joint) -> set[int]:
+    """The storages of what the step returns a gradient for."""
+    given = zip(joint.primals, joint.gradients, strict=False)
+    return set(joint.storages_in(primal for primal, gradient in given if gradient is not None))
 
 
 def _floating(joint: Joint) -> set[int]:
@@ -126,9 +131,10 @@ def _module_path(node: fx.Node) -> str:
 class Bytes:
     """What the stages of a step hold, by storage.
 
-    `saved` is of each stage what it keeps for its backward, beside its exit and the results; `handed` of each but the
-    last the gradients that the next one hands to its backward. `results` and `arriving` are what the last stage returns
-    and the gradients that its backward is given.
+    `saved` is of each stage what it keeps for its backward, beside its exit and the results; `grown` those of the
+    `gradients` below that its backward writes, or None where a second stage reads what one is the gradient of; `handed`
+    of each but the last the gradients that the next one hands to its backward. `results` and `arriving` are what the
+    last stage returns and the gradients that its backward is given.
 
     Beside the chain pass `environment`, what other stages read; `early_results`, what is returned before the last stage
     with the gradients that arrive for it; `updates`, new values of buffers; `gradients` that the step returns; and
@@ -150,6 +156,9 @@ class Bytes:
 
         returned = joint.storages_in(joint.gradients)
         self.gradients = {n for n in returned if joint.storages[n].writer is not None}
+        apart = all(len(read[n] | late[n]) <= 1 for n in _trained(joint))
+        grown = [sorted(n for n in self.gradients if born[n] == k) for k in range(len(stages))]
+        self.grown = grown if apart else None
         given = joint.storages_in(joint.tangents)
         self.arriving = sorted({n for n in given if max(late[n], default=last) == last})
         self.early_results = {n for n in (*results, *given) if n not in self.results and n not in self.arriving}

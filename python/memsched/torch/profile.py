@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memsched._core import Chain
 from memsched.errors import InvalidInputError
+from memsched.problems.chain_updates import STAGE_GRADIENTS
 from memsched.problems.specs import parse_autocast
 from memsched.support.arguments import public
 from memsched.torch import zoo
@@ -25,6 +26,7 @@ from memsched.torch.compiled.times import measured_costs, modelled_costs
 from memsched.torch.errors import CallError, CaptureError, told
 from memsched.torch.link import measure_link
 from memsched.torch.machines import Machine, machine
+from memsched.torch.nests import tensors_of
 from memsched.torch.optimizer_state import distinct_bytes
 from memsched.torch.roofline import describe
 from memsched.torch.substitutes import substitute_for_chains
@@ -64,7 +66,8 @@ def profile(
     Returns
     -------
     Chain
-        Its `provenance` says where bytes, times and link_bandwidth come from, and what is resident.
+        Its `provenance` says where bytes, times and link_bandwidth come from, what is resident, and how much of it are
+        the gradients of each stage, which `memsched.whole_step` reads; not if two stages share parameters.
 
     Raises
     ------
@@ -103,6 +106,9 @@ def profile(
         "link_bandwidth": link.bandwidth,
         "resident": resident,
     }
+    learning_inputs = any(one.requires_grad for one in tensors_of((args, kwargs)))  # their gradients are among these
+    if found.grown is not None and not learning_inputs:
+        provenance[STAGE_GRADIENTS] = [found.of(one) for one in found.grown]
     return found.chain(seen.resident.inputs, costs, resident, name or type(model).__name__, provenance)
 
 
