@@ -188,6 +188,24 @@ class NeedsMore(Lion):
         one.sub_(one.hessian)
 
 
+class Masters(Own):
+    """Adam of weights in bf16 by copies in float32, from which the weights are rounded anew in each step."""
+
+    def update(self, one: Any, gradient: Any, group: dict[str, Any]) -> None:
+        state = self.state[one]
+        if not state:
+            state |= {"master": one.float(), "step": torch.zeros(())}
+            state |= {name: torch.zeros_like(state["master"]) for name in ("mean", "square")}
+        gradient = gradient.float()
+        state["step"] += 1
+        state["mean"].lerp_(gradient, 0.1)
+        state["square"].mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+        step = state["step"].item()
+        root = (state["square"] / (1 - 0.999**step)).sqrt_().add_(1e-8)
+        state["master"].addcdiv_(state["mean"], root, value=-group["lr"] / (1 - 0.9**step))
+        one.copy_(state["master"])
+
+
 class Subclass(torch.optim.Adam):
     """Of one of PyTorch's own."""
 
@@ -201,6 +219,22 @@ def test_steps_have_the_bits_of_plain_ones(kind: Any, more: dict[str, Any]) -> N
     plan = trains_alike(mlp(), torch.randn(4, 24), make, "0%", **EACH, **more)
     assert plan.on_host or more
     assert f"by {kind.__name__}" in plan.report()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"update_on_host": "1 TB/s"},
+        pytest.param({"accumulate": True, "offload_parameters": True, "max_norm": 0.1}, marks=pytest.mark.slow),
+    ],
+)
+def test_weights_in_bf16_with_masters_in_float32(more: dict[str, Any]) -> None:
+    """12 bytes a weight beside its own two, all of which travel."""
+    model, x = mlp().bfloat16(), torch.randn(4, 24).bfloat16()
+    plan = trains_alike(model, x, lambda learned: Masters(learned, lr=0.01), "0%", **EACH, **more)
+    assert sum(plan.states.values()) == 6 * sum(one.nbytes for one in model.parameters())
+    assert plan.result.peak_memory < sum(plan.states.values()) + sum(one.nbytes for one in model.parameters())
 
 
 DEPENDENT = [CountsInGroup, CountsInItself, ClipsAll, AcrossGroups, LaterAlike, CountsForNobody, CountsInState]
