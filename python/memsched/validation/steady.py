@@ -108,13 +108,14 @@ def _shared(known: float, loads: Sequence[tuple[float, float]]) -> float:
     """
     finite = [(here, there) for here, there in loads if here > 0 and there < math.inf]
     stays = known + math.fsum(here for here, there in loads if there == math.inf)
-    prices = sorted({0.0, *(here / (here + there) for here, there in finite)})
+    prices = {(0.0, 1.0), *((here / (here + there), there / (here + there)) for here, there in finite)}
+    rising = sorted(prices, key=lambda one: (one[0], -one[1]))  # with what is left of 1, which may be less than a digit
 
     def bound(at: int) -> float:  # each is one; they increase up to the best
-        price = prices[at]
-        return math.fsum([(1 - price) * stays, *(min((1 - price) * here, price * there) for here, there in finite)])
+        price, left = rising[at]
+        return math.fsum([left * stays, *(min(left * here, price * there) for here, there in finite)])
 
-    low, high = 0, len(prices) - 1
+    low, high = 0, len(rising) - 1
     while low < high:
         middle = (low + high) // 2
         low, high = (middle + 1, high) if bound(middle) < bound(middle + 1) else (low, middle)
