@@ -160,7 +160,7 @@ def test_what_cannot_be_a_part_of_the_step_is_refused() -> None:
 
     refused("update is 'yes'; give True or False", update="yes")
     refused("update is True and optimizer is None", optimizer=None)
-    refused("update is True and optimizer is 4096", optimizer=4096)
+    refused("update is 'each' and optimizer is 4096", optimizer=4096, update="each")
     refused("optimizer is Own, whose updates may depend", optimizer=Own(model.parameters(), lr=0.1))
     refused("update is True and rounds is True", rounds=True)
     capturable = torch.optim.Adam(model.parameters(), capturable=True)  # on the CPU

@@ -67,30 +67,27 @@ def updates_of(
     """
     if update is not True and update != "each":
         raise InvalidInputError(f"update is {shown(update)}; give True or False, or 'each'")
+    asked = f"update is {shown(update)}"
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InvalidInputError(
-            f"update is True and optimizer is {shown(optimizer)}; give the torch.optim.Optimizer that updates"
+            f"{asked} and optimizer is {shown(optimizer)}; give the torch.optim.Optimizer that updates"
         )
     kind = type(optimizer)
     if update is True and (getattr(torch.optim, kind.__name__, None) is not kind or kind in _TOGETHER):
         raise InvalidInputError(
-            f"update is True and optimizer is {kind.__name__}, whose updates may depend on each other; give one of "
+            f"{asked} and optimizer is {kind.__name__}, whose updates may depend on each other; give one of "
             f"torch.optim other than {' and '.join(one.__name__ for one in _TOGETHER)}, update='each' if you know that "
             "they do not, or update=False"
         )
     if rounds or planner not in ("auto", "selective"):
         wrong = "rounds is True" if rounds else f"planner is {planner!r}"
-        raise InvalidInputError(
-            f"update is {shown(update)} and {wrong}; whole steps are planned by selective, without rounds"
-        )
+        raise InvalidInputError(f"{asked} and {wrong}; whole steps are planned by selective, without rounds")
     if any(group.get("differentiable") for group in optimizer.param_groups):
-        raise InvalidInputError(
-            f"update is {shown(update)} and the optimizer is differentiable; make it with differentiable=False"
-        )
+        raise InvalidInputError(f"{asked} and the optimizer is differentiable; make it with differentiable=False")
     if isinstance(model, torch.nn.parallel.DistributedDataParallel):
         raise InvalidInputError(
-            "update is True and the model is under DistributedDataParallel, which adds up gradients after the step has "
-            "used them; plan with update=False"
+            f"{asked} and the model is under DistributedDataParallel, which adds up gradients after the step has used "
+            "them; plan with update=False"
         )
     check_owner(optimizer, model)
     if update == "each":
