@@ -167,10 +167,10 @@ def test_updates_that_wait_for_a_counter_run_early_too(share: float) -> None:
 
 
 def test_nothing_is_sent_that_never_comes_back() -> None:
-    for share in (0.2, 0.4, 0.6):
+    for share in (0.2, 0.6):
         problem = layers(16)
         least, peak = ms.min_memory(problem, "selective"), ms.peak_memory(problem)
-        for rate in (4.0, 8.0, 24.0):
+        for rate in (4.0, 24.0):
             found = ms.selective(problem, device=ms.Device(int(least + share * (peak - least)), rate), moves=100)
             steps, roles = found.schedule.steps, {one["name"]: one["role"] for one in problem.tensors}
             sent, back = ({one[verb] for one in steps if verb in one} for verb in ("offload", "prefetch"))
@@ -370,7 +370,7 @@ def test_without_time_no_clock_decides(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def outcome(entry: Any, problem: Any, device: Any, options: dict[str, Any]) -> Any:
         limits.append(options.get("time_limit"))
-        return plain(entry, problem, device, options)
+        return plain(entry, problem, device, options | {"moves": 5})
 
     monkeypatch.setattr(memsched.study.auto, "outcome", outcome)
     ms.plan(layers(2), "60%", 8.0, time_limit=0)
