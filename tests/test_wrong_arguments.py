@@ -96,6 +96,9 @@ def arguments(call: Callable[..., Any], path: Path) -> dict[str, Any]:
         network = "alexnet" if call is ms.profiles.analytic else "resnet18-224-b32"
         known = {"name": network, "network": network, "n": 3, "seed": 1, "batch": 2}
         return {name: known[name] for name in needed}
+    if call in (ms.whole_step, ms.update_in_backward):
+        chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], resident=12)
+        return {"chain": chain, "states": 2, "update_time": "10 B/s", "parameters": [1, 2, 3]}
     if call is ms.plan_again:
         ms.sweep(CHAIN, ["greedy"], memory=[30], beta=[8.0], store=path)
     own = {"path": path, "key": RIGHT["rows"][0]["key"], "memory": [30], "beta": [8.0], "planners": ["greedy"]}
