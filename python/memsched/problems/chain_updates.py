@@ -39,10 +39,10 @@ def whole_step(
 ) -> Graph:
     """The graph of a chain with the updates of its parameters, so that parameters and states may travel.
 
-    It is that of `to_graph` with the persistent tensors w1 .. wn (parameters) and m1 .. mn (states), which F_k and B_k
-    read or not, the gradients g1 .. gn, which B_k writes, and an op U_k right after B_k, which reads g_k and updates
-    w_k and m_k. What has no bytes is left out. `selective` plans it; its plans are repeated (docs/schedule.md).
-    `update_in_backward` is the same step for planners of chains.
+    It is that of `to_graph` with persistent tensors: w1 .. wn, the parameters, which F_k and B_k read, and m1 .. mn,
+    the states. B_k also writes their gradients, g_k, and an op U_k right after it reads g_k and updates w_k and m_k.
+    What has no bytes is left out. `selective` plans it; its plans are repeated (docs/schedule.md). `update_in_backward`
+    is the same step for planners of chains.
 
     Parameters
     ----------
