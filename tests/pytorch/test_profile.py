@@ -64,6 +64,9 @@ def test_the_shipped_profiles(spec: str, input: str, name: str) -> None:
         assert found.names == shipped.names
         assert found.pieces == shipped.pieces
         assert found.gradient.tolist() == shipped.gradient.tolist()
+        assert found.provenance is not None
+        assert shipped.provenance is not None
+        assert found.provenance["stage_gradients"] == shipped.provenance["stage_gradients"]
     # The gradient of a block's first concatenation, which is of one tensor, was a copy, and is a view.
     copies = sum(2 * size / (0.75 * V100.memory_bandwidth) + V100.launch for size in left)
     assert found.forward_time.sum() == pytest.approx(shipped.forward_time.sum(), rel=1e-4)
@@ -118,12 +121,46 @@ class Twice(nn.Module):
         return found
 
 
+class Added(nn.Module):
+    """What is added is as large as the batch: its gradient is the one that arrives, which the next stage has made."""
+
+    def __init__(self, *, twice: bool = False, last: bool = False) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Identity() if last else nn.Linear(8, 8)
+        self.own = nn.ParameterList([torch.randn(4, 8) for _ in range(1 + twice)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.first(x))
+        for one in self.own:
+            hidden = hidden + one
+        found: torch.Tensor = self.second(hidden)
+        return found
+
+
+class Summed(nn.Module):
+    """Its gradient is one number, seen as many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.own = nn.Linear(8, 8), nn.Parameter(torch.randn(100))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = torch.tanh(self.first(x)) * self.own.sum()
+        return found
+
+
 @pytest.mark.parametrize(
-    ("model", "x"), [(Twice(), torch.randn(4, 8)), (nn.Linear(8, 8), torch.randn(4, 8, requires_grad=True))]
+    "model", [Twice(), Added(), Added(twice=True), Added(last=True), Summed()], ids=lambda one: type(one).__name__
 )
-def test_stages_that_share_parameters_are_no_whole_step(model: nn.Module, x: torch.Tensor) -> None:
-    """A plan could have the weight on the host while the other stage reads it."""
-    chain = profile(model, (x,), device="v100")
+def test_parameters_without_a_stage_of_their_own_are_no_whole_step(model: nn.Module) -> None:
+    """A plan could have the weight on the host while another stage reads it, or count other bytes."""
+    chain = profile(model, (torch.randn(4, 8),), device="v100")
+    with pytest.raises(ms.InvalidInputError, match="does not tell the parameters of each"):
+        ms.whole_step(chain, 2, "900 GB/s")
+
+
+def test_nor_are_inputs_that_learn() -> None:
+    chain = profile(nn.Linear(8, 8), (torch.randn(4, 8, requires_grad=True),), device="v100")
     with pytest.raises(ms.InvalidInputError, match="does not tell the parameters of each"):
         ms.whole_step(chain, 2, "900 GB/s")
 

@@ -94,6 +94,9 @@ def test_addresses_of_repeated_steps(given: tuple[list[tuple[str, int]], dict[in
                 oldest = [one for one in held if one[1] == k and one[0] == max(h[0] for h in held if h[1] == k)]
                 held = [one for one in held if one not in oldest]
     assert most <= placement.height
+    least = memsched.place(list(placement.buffers)).height
+    assert placement.lower_bound <= least
+    assert not placement.optimal or placement.height == least
 
 
 LIVES = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20), st.integers(1, 9)), min_size=1, max_size=9)

@@ -102,8 +102,10 @@ Seconds balanced(std::vector<std::pair<Seconds, Seconds>> ops, Seconds known) {
             return left[k];
         }
         if (left[k + 1] <= there + cost) { // only a part of it
-            const Seconds both = seconds + cost;
-            return std::max(left[k] * (cost / both) + there * (seconds / both), known);
+            const Seconds both = seconds + cost, most = std::min(left[k], there + cost);
+            const Seconds here = cost < seconds ? cost * (left[k] / both) : left[k] * (cost / both);
+            const Seconds rest = seconds < cost ? seconds * (there / both) : there * (seconds / both);
+            return std::max(std::min(most, here + rest), known);
         }
         there += cost;
     }

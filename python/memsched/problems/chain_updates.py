@@ -15,7 +15,7 @@ from memsched.support.formats import exact_bytes
 from memsched.support.types import Quantity, Size
 
 STAGE_GRADIENTS = "stage_gradients"
-"""In the provenance of a chain, by stage, the bytes of the gradients of its parameters, and so of those that learn."""
+"""In the provenance of a chain, by stage, the bytes of the gradients of its parameters, which are as large."""
 
 
 class _Updates(NamedTuple):
@@ -120,8 +120,8 @@ def update_in_backward(
     """The chain whose backwards also update the parameters, so that planners of chains plan the whole step.
 
     Parameters and states stay on the device; the gradients of a stage are there while its backward runs, and not all of
-    them all the time. Any plan of this chain is one of `whole_step` in which each U_k follows its B_k at once, and the
-    input stays to the end.
+    them all the time. A plan of this chain, with whole tensors, is one of `whole_step` in the same memory if each U_k
+    is listed right after its B_k, and the input stays to the end. Transfers listed after it may then start later.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ def _checked(chain: Chain, states: Any, update_time: Any, parameters: Any, gradi
         if parameters is None:
             raise InvalidInputError(
                 f"'{chain.name}' does not tell the parameters of each of its {n} stages, as a profile of "
-                "memsched.torch does if no two stages share some; give parameters=[..], the bytes of each"
+                "memsched.torch does if each parameter has a stage of its own; give parameters=[..], the bytes of each"
             )
     weights = _bytes("parameters", parameters, n)
     grown = weights if gradients is None else _bytes("gradients", gradients, n)
@@ -183,7 +183,7 @@ def _checked(chain: Chain, states: Any, update_time: Any, parameters: Any, gradi
         state = _bytes("states", states, n)
     else:
         times = checks.non_negative("states", states, "bytes a byte of the parameters")
-        state = tuple(math.ceil(times * size) for size in weights)
+        state = tuple(_times("states", times, size) for size in weights)
     rest = chain.resident - sum(weights) - sum(grown)
     if rest < 0:
         raise InvalidInputError(
@@ -191,6 +191,13 @@ def _checked(chain: Chain, states: Any, update_time: Any, parameters: Any, gradi
             f"gradients of its stages, which are {exact_bytes(sum(weights) + sum(grown))}"
         )
     return _Updates(weights, grown, state, _seconds(update_time, weights, grown, state), rest)
+
+
+def _times(name: str, times: float, size: int) -> int:
+    product = times * size
+    if product > checks.EXACT_BYTES:
+        raise InvalidInputError(f"{name} is {times:g}, and {size} bytes times that are more than 2^53")
+    return math.ceil(product)
 
 
 def _bytes(name: str, values: Any, n: int) -> tuple[int, ...]:
@@ -214,7 +221,7 @@ def _seconds(given: Any, weights: Sequence[int], grown: Sequence[int], state: Se
         found = tuple(quantities.seconds(f"update_time[{k}]", one) for k, one in enumerate(listed))
         for k, (took, size) in enumerate(zip(found, sizes, strict=True)):
             if took and not any(size):
-                raise InvalidInputError(f"update_time[{k}] is {shown(given[k])}, and that stage has nothing to update")
+                raise InvalidInputError(f"update_time[{k}] is {shown(listed[k])}, and that stage has nothing to update")
         return found
     rate = quantities.bandwidth("update_time", given)
     if not rate >= 1:

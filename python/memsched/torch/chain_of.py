@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +76,7 @@ def _cuts(joint: Joint, forward: Sequence[Operation]) -> Iterator[tuple[int, int
 
 def _learning(joint: Joint, forward: Sequence[Operation]) -> set[int]:
     """The storages of floating numbers that depend on what needs a gradient."""
-    found = _trained(joint)
+    found = set(joint.storages_in(primal for primal, _ in _learned(joint)))
     floating = _floating(joint)
     for op in forward:
         if not found.isdisjoint(op.reads):
@@ -84,10 +84,10 @@ def _learning(joint: Joint, forward: Sequence[Operation]) -> set[int]:
     return found
 
 
-def _trained(joint: Joint) -> set[int]:
-    """The storages of what the step returns a gradient for."""
+def _learned(joint: Joint) -> list[tuple[fx.Node, fx.Node]]:
+    """What the step returns a gradient for, and that."""
     given = zip(joint.primals, joint.gradients, strict=False)
-    return set(joint.storages_in(primal for primal, gradient in given if gradient is not None))
+    return [(primal, gradient) for primal, gradient in given if gradient is not None]
 
 
 def _floating(joint: Joint) -> set[int]:
@@ -131,10 +131,10 @@ def _module_path(node: fx.Node) -> str:
 class Bytes:
     """What the stages of a step hold, by storage.
 
-    `saved` is of each stage what it keeps for its backward, beside its exit and the results; `grown` those of the
-    `gradients` below that its backward writes, or None where a second stage reads what one is the gradient of; `handed`
-    of each but the last the gradients that the next one hands to its backward. `results` and `arriving` are what the
-    last stage returns and the gradients that its backward is given.
+    `saved` is of each stage what it keeps for its backward, beside its exit and the results; `handed` of each but the
+    last the gradients that the next one hands to its backward. `results` and `arriving` are what the last stage returns
+    and the gradients that its backward is given. `learning` are bytes, of what learns in each stage; None where not all
+    of it has a stage of its own, and a gradient of its own that this stage writes.
 
     Beside the chain pass `environment`, what other stages read; `early_results`, what is returned before the last stage
     with the gradients that arrive for it; `updates`, new values of buffers; `gradients` that the step returns; and
@@ -156,9 +156,7 @@ class Bytes:
 
         returned = joint.storages_in(joint.gradients)
         self.gradients = {n for n in returned if joint.storages[n].writer is not None}
-        apart = all(len(read[n] | late[n]) <= 1 for n in _trained(joint))
-        grown = [sorted(n for n in self.gradients if born[n] == k) for k in range(len(stages))]
-        self.grown = grown if apart else None
+        self.learning = self._learning(joint, read, late, born)
         given = joint.storages_in(joint.tangents)
         self.arriving = sorted({n for n in given if max(late[n], default=last) == last})
         self.early_results = {n for n in (*results, *given) if n not in self.results and n not in self.arriving}
@@ -168,6 +166,20 @@ class Bytes:
         handed = [{n for n in found if at in late[n]} or found for at, found in enumerate(crossing)]
         self.shared_gradients = {n for found, some in zip(crossing, handed, strict=True) for n in found - some}
         self.handed = [sorted(some - self.shared_gradients) for some in handed]
+
+    def _learning(
+        self, joint: Joint, read: Mapping[int, Set[int]], late: Mapping[int, Set[int]], born: Mapping[int, int]
+    ) -> list[int] | None:
+        found, seen = [0] * len(self._stages), set[int]()
+        for primal, gradient in _learned(joint):
+            pair = [*joint.storages_in([primal]), *joint.storages_in([gradient])]
+            sizes = set(map(self._sizes.bytes_of, pair))
+            stages = {*read.get(pair[0], ()), *late.get(pair[0], ())}
+            if len(pair) != 2 or len(sizes) > 1 or stages != {born.get(pair[1])} or not seen.isdisjoint(pair):
+                return None
+            seen.update(pair)
+            found[stages.pop()] += sizes.pop()
+        return found
 
     def of(self, storages: Iterable[int]) -> int:
         """Bytes of some storages."""

@@ -67,7 +67,8 @@ def profile(
     -------
     Chain
         Its `provenance` says where bytes, times and link_bandwidth come from, what is resident, and how much of it are
-        the gradients of each stage, which `memsched.whole_step` reads; not if two stages share parameters.
+        the gradients of each stage, which `memsched.whole_step` reads. It does not say so if a
+        parameter has no stage of its own.
 
     Raises
     ------
@@ -107,8 +108,8 @@ def profile(
         "resident": resident,
     }
     learning_inputs = any(one.requires_grad for one in tensors_of((args, kwargs)))  # their gradients are among these
-    if found.grown is not None and not learning_inputs:
-        provenance[STAGE_GRADIENTS] = [found.of(one) for one in found.grown]
+    if found.learning is not None and not learning_inputs:
+        provenance[STAGE_GRADIENTS] = found.learning
     return found.chain(seen.resident.inputs, costs, resident, name or type(model).__name__, provenance)
 
 

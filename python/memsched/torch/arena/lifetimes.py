@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from memsched.arena.buffers import Buffer
 from memsched.arena.placement import Placement, place_buffers
@@ -88,30 +89,46 @@ class Recorder:
 def placed(step: Recorded, alignment: int, time_limit: float | None) -> tuple[list[int | None], Placement]:
     """An address for each request of a step that repeats, and the placement that they are from.
 
-    The repeated step is cut where the fewest bytes are alive. What is alive there lies at the bottom, the longest alive
-    first: all of it is alive at once, so that it makes no gaps there. In the placement, what is alive from one step
-    into the next is two buffers. What is not gone when the next step asks for the same has no address.
+    The repeated step is cut where the fewest bytes are alive; and also where it begins, if that leaves gaps. In the
+    placement, what is alive from one step into the next is two buffers. What is not gone when the next step asks for
+    the same has no address.
     """
     kept = [k for k, one in enumerate(step.asked) if one.repeats]
     size = {k: _up(step.asked[k].bytes, alignment) for k in kept}
     alive = {k: _alive(step.asked[k], step.events) for k in kept}
-    cut = _emptiest([(*alive[k], size[k]) for k in kept], step.events)
-    alive = {
-        k: ((start - cut) % step.events, (start - cut) % step.events + end - start) for k, (start, end) in alive.items()
-    }
-    bottom: dict[int, int] = {}
-    top = 0
-    for k in sorted(kept, key=lambda k: (alive[k][0] - alive[k][1], k)):
-        if alive[k][1] > step.events:
-            bottom[k], top = top, top + size[k]
-    buffers, numbers = _buffers(alive, step.events, size, alignment, bottom)
-    found = place_buffers(buffers, time_limit=time_limit)
-    addresses = dict(zip(numbers, found.offsets, strict=True))
-    alive = {k: _alive(step.asked[k], step.events) for k in kept}
+    cuts = list(dict.fromkeys([_emptiest([(*alive[k], size[k]) for k in kept], step.events), 0]))
+    limit = None if time_limit is None else time_limit / len(cuts)
+    tried: list[tuple[dict[int, int], Placement]] = []
+    for cut in cuts:
+        tried.append(_placed_from(cut, alive, step.events, size, alignment, limit))
+        if tried[-1][1].height == tried[-1][1].load:
+            break
+    addresses, found = min(tried, key=lambda one: one[1].height)
     twice = {k: addresses[k] for k, (_, end) in alive.items() if end > step.events}
     buffers, numbers = _buffers(alive, step.events, size, alignment, twice)
     offsets = tuple(addresses[k] for k in numbers)
-    return [addresses.get(k) for k in range(len(step.asked))], replace(found, buffers=tuple(buffers), offsets=offsets)
+    facts: dict[str, Any] = {"buffers": tuple(buffers), "offsets": offsets, "lower_bound": found.load}
+    facts["runtime"] = sum(one.runtime for _, one in tried)
+    return [addresses.get(k) for k in range(len(step.asked))], replace(found, **facts)
+
+
+def _placed_from(
+    cut: int, alive: Mapping[int, tuple[int, int]], events: int, size: Mapping[int, int], alignment: int, limit: Any
+) -> tuple[dict[int, int], Placement]:
+    """The addresses of requests, by number, of a step that is cut there, and where its buffers are.
+
+    What is alive at the cut lies at the bottom, the longest alive first: all of it is alive at once, so that it makes
+    no gaps there.
+    """
+    turned = {k: ((start - cut) % events, (start - cut) % events + end - start) for k, (start, end) in alive.items()}
+    bottom: dict[int, int] = {}
+    top = 0
+    for k in sorted(turned, key=lambda k: (turned[k][0] - turned[k][1], k)):
+        if turned[k][1] > events:
+            bottom[k], top = top, top + size[k]
+    buffers, numbers = _buffers(turned, events, size, alignment, bottom)
+    found = place_buffers(buffers, time_limit=limit)
+    return dict(zip(numbers, found.offsets, strict=True)), found
 
 
 def _alive(one: Asked, events: int) -> tuple[int, int]:
