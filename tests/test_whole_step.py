@@ -147,7 +147,7 @@ def test_the_best_of_all_lists(first: int, seeds: int, hosts: bool) -> None:
             continue
         assert schedule is not None, seed
         assert period(problem.to_json(), schedule.to_json(), machine.to_json())[0] in (None, pytest.approx(best)), seed
-        assert found.makespan == pytest.approx(best, rel=1e-9), seed
+        assert ms.validate(found).makespan == found.makespan == pytest.approx(best, rel=1e-9), seed
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5])
