@@ -174,8 +174,10 @@ class Bytes:
         for primal, gradient in _learned(joint):
             pair = [*joint.storages_in([primal]), *joint.storages_in([gradient])]
             sizes = set(map(self._sizes.bytes_of, pair))
+            if len(pair) != 2 or len(sizes) > 1 or not seen.isdisjoint(pair):
+                return None
             stages = {*read.get(pair[0], ()), *late.get(pair[0], ())}
-            if len(pair) != 2 or len(sizes) > 1 or stages != {born.get(pair[1])} or not seen.isdisjoint(pair):
+            if stages != {born.get(pair[1])}:
                 return None
             seen.update(pair)
             found[stages.pop()] += sizes.pop()

@@ -113,7 +113,12 @@ def placed(step: Recorded, alignment: int, time_limit: float | None) -> tuple[li
 
 
 def _placed_from(
-    cut: int, alive: Mapping[int, tuple[int, int]], events: int, size: Mapping[int, int], alignment: int, limit: Any
+    cut: int,
+    alive: Mapping[int, tuple[int, int]],
+    events: int,
+    size: Mapping[int, int],
+    alignment: int,
+    time_limit: float | None,
 ) -> tuple[dict[int, int], Placement]:
     """The addresses of requests, by number, of a step that is cut there, and where its buffers are.
 
@@ -127,7 +132,7 @@ def _placed_from(
         if turned[k][1] > events:
             bottom[k], top = top, top + size[k]
     buffers, numbers = _buffers(turned, events, size, alignment, bottom)
-    found = place_buffers(buffers, time_limit=limit)
+    found = place_buffers(buffers, time_limit=time_limit)
     return dict(zip(numbers, found.offsets, strict=True)), found
 
 
@@ -157,13 +162,14 @@ def _buffers(
     offset: Mapping[int, int],
 ) -> tuple[list[Buffer], list[int]]:
     """Of requests, by number; two of one that is alive beyond the events. With the number of each."""
-    spans = [(k, *span) for k, (start, end) in alive.items() for span in ((start, min(end, events)), (0, end - events))]
-    numbers = [k for k, start, end in spans if start < end]
-    return [
-        Buffer(start, end, size[k], alignment, offset.get(k), name=f"request {k}")
-        for k, start, end in spans
-        if start < end
-    ], numbers
+    buffers: list[Buffer] = []
+    numbers: list[int] = []
+    for k, (begin, last) in alive.items():
+        for start, end in ((begin, min(last, events)), (0, last - events)):
+            if start < end:
+                buffers.append(Buffer(start, end, size[k], alignment, offset.get(k), name=f"request {k}"))
+                numbers.append(k)
+    return buffers, numbers
 
 
 def _up(nbytes: int, alignment: int) -> int:
