@@ -29,6 +29,7 @@ class Step:
         self.alone, self.both = graph, ms.with_host_updates(graph, HOST)
         self.flags = schedules(self.both)
         self.ideal = sum(op["choices"][0]["time"] for op in graph.ops)
+        self.bounded = {"plan_bound": self.alone, "plan_host_bound": self.both}
 
     def point(self, link: float, k: int, moves: int) -> Row:
         """A budget as in `bench.whole_step`: the best flags without and with the host, and a plan of each kind."""

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 import memsched as ms
 from memsched import _core
 from memsched.problems.bounds import graph_bound
-from memsched.testing import chains, devices, graphs, schedules
+from memsched.testing import chains, devices, graphs, repeated_schedules, schedules
 from memsched.validation.bounds import bound_of_all, bound_of_once
 from memsched.validation.cuts import bound_of_cut
 from memsched.validation.plan import bound_of_every_plan
+from memsched.validation.steady import bound_of_period
 
 
 def close(one: float, other: float) -> bool:
@@ -66,11 +67,28 @@ def test_a_certificate_of_a_cut_is_worth_what_the_core_says(graph: ms.Graph, dev
         assert close(bound_of_cut(graph.to_json(), device.to_json(), op, *_core.cut_flows(graph, op, price)), seconds)
 
 
-@pytest.mark.parametrize("name", ["gpt2-1024-b8", "resnet50-224-b32"])
+@given(repeated_schedules(), devices(), st.floats(0, 1.1))
+def test_so_is_one_of_a_repeated_step(
+    case: tuple[ms.Graph, ms.Schedule, ms.Device], device: ms.Device, share: float
+) -> None:
+    graph = case[0]
+    memory = max(1, int(share * ms.peak_memory(graph)))
+    device = ms.Device(memory, d2h=device.d2h, h2d=device.h2d, duplex=device.duplex, host_memory=device.host_memory)
+    seconds, op, price = _core.cut_bound(graph, device, device.memory)
+    form, machine = graph.to_json(), device.to_json()
+    known = bound_of_period(form, machine)
+    assert seconds >= known * (1 - 1e-9)
+    if op >= 0:
+        assert close(bound_of_cut(form, machine, op, *_core.cut_flows(graph, op, price)), seconds)
+    else:
+        assert close(seconds, known)
+
+
+@pytest.mark.parametrize("name", ["gpt2-1024-b8", "resnet50-224-b32", "whole step"])
 def test_a_false_certificate_proves_no_more(name: str) -> None:
     """What a forged flow claims too much is taken off again."""
     rng = random.Random(name)
-    graph = ms.profiles.load_graph(name)
+    graph = ms.profiles.load_graph(name) if name != "whole step" else whole_step()
     least, peak = ms.min_memory(graph), ms.peak_memory(graph)
     device = ms.Device(least + (peak - least) // 2, 1e9)
     _, op, price = _core.cut_bound(graph, device, device.memory)
@@ -82,7 +100,7 @@ def test_a_false_certificate_proves_no_more(name: str) -> None:
         forged = [(reader, tensor, flow * rng.choice([1, 1, 1, 0, 2, 1e6])) for reader, tensor, flow in flows]
         true = bound_of_cut(form, machine, other, *_core.cut_flows(graph, other, price))
         assert bound_of_cut(form, machine, other, price, forged) <= true * (1 + 1e-9)
-    compute = ms.bounds(graph, device=device).compute
+    compute = math.fsum(op["choices"][0]["time"] for op in graph.ops if "host_time" not in op)
     for number, cost, said in ((-1, price, flows), (len(graph.ops), price, flows), (op, math.inf, flows)):
         assert close(bound_of_cut(form, machine, number, cost, said), compute)
     assert close(bound_of_cut(form, machine, op, price, [(-1, 0, math.nan)]), compute)
@@ -114,6 +132,12 @@ def test_no_flows_prove_more_than_the_largest(seed: int) -> None:
                     forged += [(-1, number[output], seconds) for output in item["writes"]]
             assert bound_of_cut(form, machine, op, price, forged) <= true * (1 + 1e-9) + 1e-9
     assert raised > 20
+
+
+def whole_step() -> ms.Graph:
+    """That of a chain, whose updates may run on the host."""
+    step = ms.whole_step(ms.profiles.load("resnet50-224-b32"), states=2, update_time="900 GB/s")
+    return ms.with_host_updates(step, "20 GB/s")
 
 
 def random_dag(rng: random.Random) -> ms.Graph:

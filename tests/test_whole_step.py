@@ -307,8 +307,10 @@ def test_no_plan_is_told_as_not_found_unless_it_is_proven() -> None:
     problem = ms.Graph.from_json(step_graph())
     with pytest.raises(ms.InfeasibleError, match="what must be held does not fit, and without a link"):
         ms.selective(problem, 17, 0)
-    with pytest.raises(ms.InfeasibleError, match="no mixture that was tried fits; 18 B is enough, and less may do"):
+    with pytest.raises(ms.InfeasibleError, match="no plan exists: what must be held does not fit; 18 B is enough"):
         ms.selective(problem, device=ms.Device(17, 1.0, host_memory=0))
+    with pytest.raises(ms.InfeasibleError, match="no mixture that was tried fits; 18 B is enough, and less may do"):
+        ms.selective(problem, device=ms.Device(17, 1.0, host_memory=2))
 
 
 def test_a_time_limit_and_the_same_seed() -> None:

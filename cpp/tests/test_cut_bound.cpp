@@ -35,8 +35,9 @@ Sides sides(const Graph& graph, OpId p) {
     return found;
 }
 
-// Ops that read any of the three tensors before, or of the inputs, so that many are in no order.
-Graph random_dag(Dice& dice, int count) {
+// Ops that read any of the three tensors before, or of the inputs, so that many are in no order. With repeated, some
+// also read parameters, and the last ones update them, here or on the host.
+Graph random_dag(Dice& dice, int count, bool repeated = false) {
     GraphData data;
     const auto tensor = [&](Role role) {
         data.tensors.push_back({"t" + std::to_string(data.tensors.size()), dice.roll(0, 9), role});
@@ -45,12 +46,22 @@ Graph random_dag(Dice& dice, int count) {
     for (int k = dice.roll(1, 2); k > 0; --k) {
         tensor(Role::input);
     }
+    const auto parameter = static_cast<TensorId>(data.tensors.size());
+    const int parameters = repeated ? 2 : 0;
+    for (int k = 0; k < parameters; ++k) {
+        tensor(Role::persistent);
+    }
     for (int k = 0; k < count; ++k) {
         Op op;
         op.name = "o" + std::to_string(k);
+        for (int one = 0; one < parameters; ++one) {
+            if (dice.roll(0, 2) == 0) {
+                op.reads.push_back(parameter + one);
+            }
+        }
         const int known = static_cast<int>(data.tensors.size());
         for (int t = std::max(0, known - 4); t < known; ++t) {
-            if (dice.roll(0, 2) == 0) {
+            if (dice.roll(0, 2) == 0 && data.tensors[at(t)].role != Role::persistent) {
                 op.reads.push_back(t);
             }
         }
@@ -59,11 +70,25 @@ Graph random_dag(Dice& dice, int count) {
         op.once = dice.roll(0, 3) == 0;
         data.ops.push_back(op);
     }
+    for (int k = 0; k < parameters; ++k) {
+        Op update;
+        update.name = "u" + std::to_string(k);
+        update.phase = Phase::backward;
+        update.reads = {static_cast<TensorId>(data.tensors.size()) - 1, parameter + k};
+        update.updates = {parameter + k};
+        update.choices = {{"one", static_cast<Seconds>(dice.roll(0, 5)), 0}};
+        update.once = true;
+        if (dice.roll(0, 1) == 0) {
+            update.host_time = 1;
+        }
+        data.ops.push_back(update);
+    }
     return Graph(std::move(data));
 }
 
 // The least of time + price * bytes over all sets of ops that run at p or later. In any order, what is neither an
-// ancestor nor a descendant of p may then run for the first time, at no cost.
+// ancestor nor a descendant of p may then run for the first time, at no cost. Of what is repeated, all parameters that
+// some op reads on the device and all inputs are held.
 double least_by_force(const Graph& graph, OpId p, Seconds price, Retention::Order order) {
     Sides side = sides(graph, p);
     for (OpId op = 0; order == Retention::Order::listed && at(op) < graph.ops().size(); ++op) {
@@ -89,7 +114,8 @@ double least_by_force(const Graph& graph, OpId p, Seconds price, Retention::Orde
             const auto read_by = [&](const std::vector<std::uint8_t>& some) {
                 for (OpId op = 0; at(op) < graph.ops().size(); ++op) {
                     const auto& reads = graph.op(op).reads;
-                    if (some[at(op)] && std::find(reads.begin(), reads.end(), t) != reads.end()) {
+                    if (!graph.op(op).host_time && some[at(op)] &&
+                        std::find(reads.begin(), reads.end(), t) != reads.end()) {
                         return true;
                     }
                 }
@@ -98,7 +124,10 @@ double least_by_force(const Graph& graph, OpId p, Seconds price, Retention::Orde
             const auto& own = graph.op(p).reads;
             const bool fixed = std::find(own.begin(), own.end(), t) != own.end();
             const bool had = writer != p && (writer < 0 || !side.later[at(writer)]);
-            const bool wanted = had && (read_by(side.later) || read_by(again));
+            const bool repeated =
+                graph.persistent() && writer < 0 &&
+                (!graph.tensor(t).persistent() || read_by(std::vector<std::uint8_t>(again.size(), 1)));
+            const bool wanted = repeated || (had && (read_by(side.later) || read_by(again)));
             if (fixed || (wanted && !(writer >= 0 && again[at(writer)]))) {
                 value += price * static_cast<double>(graph.tensor(t).bytes);
             }
@@ -115,10 +144,13 @@ TEST_CASE("the cut at an op is the least over all sets of ops that run at it or 
     const Progress progress;
     Pace pace(progress);
     for (int round = 0; round < 240; ++round) {
-        const Graph graph =
-            round % 3 == 0 ? to_graph(random_chain(dice, dice.roll(1, 5))) : random_dag(dice, dice.roll(1, 8));
+        const Graph graph = round % 3 == 0 ? to_graph(random_chain(dice, dice.roll(1, 5)))
+                                           : random_dag(dice, dice.roll(1, 6), round % 3 == 1);
         const auto order = round % 2 == 0 ? Retention::Order::any : Retention::Order::listed;
         const auto p = static_cast<OpId>(dice.roll(0, static_cast<int>(graph.ops().size()) - 1));
+        if (graph.op(p).host_time) {
+            continue;
+        }
         Retention retention(graph, p, order);
         for (const Seconds price : {0.01, 0.3, 1.0, 7.0}) {
             const Retention::Point found = retention.cheapest(price, pace);

@@ -1,5 +1,6 @@
 #include "memsched/bounds/cut_bound.h"
 
+#include "memsched/bounds/steady_bound.h"
 #include "memsched/model/lifetimes.h"
 
 #include <algorithm>
@@ -15,8 +16,12 @@ constexpr int most_ticks = 1000;   // of work: 0.1 s, more where a cut is far la
 constexpr double rounding = 1e-15; // relative, of a few products and sums
 constexpr int between = 16;        // prices considered between two that were asked
 
-struct Linear { // at + slope * h
-    Seconds at = 0, slope = 0;
+struct Linear { // at - fall * h + rise * (h - from), or less by rounding
+    Seconds at = 0, fall = 0, rise = 0;
+    double from = 0;
+
+    Seconds value(double h) const { return at - fall * h + rise * (h - from) - rounding * rise * from; }
+    Seconds slope() const { return rise - fall; }
 };
 
 // The least value, over h from 0 to `most`, of the largest of these.
@@ -24,14 +29,14 @@ template <std::size_t count> Seconds least_of_largest(const std::array<Linear, c
     const auto largest = [&](double h) {
         Seconds value = 0;
         for (const Linear& line : lines) {
-            value = std::max(value, line.at + line.slope * h);
+            value = std::max(value, line.value(h));
         }
         return value;
     };
     Seconds least = std::min(largest(0), std::isfinite(most) ? largest(most) : never);
     for (std::size_t a = 0; a < count; ++a) {
         for (std::size_t b = 0; b < a; ++b) {
-            const double h = (lines[b].at - lines[a].at) / (lines[a].slope - lines[b].slope);
+            const double h = (lines[b].value(0) - lines[a].value(0)) / (lines[a].slope() - lines[b].slope());
             if (std::isfinite(h) && h > 0 && h < most) {
                 least = std::min(least, largest(h));
             }
@@ -44,7 +49,8 @@ template <std::size_t count> Seconds least_of_largest(const std::array<Linear, c
 
 // The least time T such that some number of bytes h may be on the host when p starts: T is at least the time of all
 // ops and of those that run again; h / d2h and then p, its descendants and those; the ancestors of p and then h / h2d;
-// h / d2h + h / h2d.
+// h / d2h + h / h2d. Where lists are repeated, what may travel at any time counts in none of these but the first: it
+// loads the link, and so does the rest, in each repetition.
 Seconds RetentionCurve::time_of(const Retention::Point& line) const {
     const double room = static_cast<double>(capacity_ - retention_.own());
     const Seconds again = (line.least - line.price * room) - // if nothing is on the host
@@ -64,12 +70,17 @@ Seconds RetentionCurve::time_of(const Retention::Point& line) const {
         return total_ + again;
     }
     const double out = 1 / device_.d2h, in = 1 / device_.h2d;
-    const std::array lines{Linear{total_, 0},
-                           Linear{total_ + again, -line.price},
-                           Linear{retention_.after() + again, out - line.price},
-                           Linear{retention_.after(), out},
-                           Linear{retention_.before(), in},
-                           Linear{0, out + in}};
+    const auto any_time = static_cast<double>(retention_.travellers().all);
+    const double unchanged = any_time - static_cast<double>(retention_.travellers().changed);
+    const std::array lines{Linear{total_},
+                           Linear{total_ + again, line.price},
+                           Linear{retention_.after() + again, line.price, out, any_time},
+                           Linear{retention_.after(), 0, out, any_time},
+                           Linear{retention_.before(), 0, in, any_time},
+                           Linear{0, 0, out + in, any_time},
+                           Linear{0, 0, in},
+                           Linear{0, 0, out, unchanged},
+                           device_.duplex ? Linear{} : Linear{in * unchanged, 0, out + in, unchanged}};
     return std::max(total_, least_of_largest(lines, host));
 }
 
@@ -145,23 +156,25 @@ CutBound cut_bound(const Graph& graph, const Device& device, Bytes budget, const
     const Bytes capacity = std::min(budget, device.memory) - graph.resident();
     const Lifetimes lifetimes(graph);
     CutBound best;
+    Seconds total = 0;
     for (const Op& op : graph.ops()) {
-        best.seconds += fastest(op).time;
+        total += on_device(op) ? fastest(op).time : 0;
     }
-    if (capacity < lifetimes.least) {
-        best.seconds = never;
+    best.seconds = capacity < lifetimes.least ? never
+                   : graph.persistent()       ? steady_bounds(graph, device, budget).fractional
+                                              : total;
+    if (best.seconds == never) {
         return best;
     }
     std::vector<OpId> full; // ops at which something must be away
     for (std::size_t p = 0; p < graph.ops().size(); ++p) {
-        if (lifetimes.usage[p] > capacity) {
+        if (on_device(graph.ops()[p]) && lifetimes.usage[p] > capacity) {
             full.push_back(static_cast<OpId>(p));
         }
     }
     if (full.empty()) {
         return best;
     }
-    const Seconds total = best.seconds;
     int ticks = 0;
     const Progress limited{[&](double fraction) { return progress.tick(fraction) || ++ticks > most_ticks; }};
     Pace pace(limited);

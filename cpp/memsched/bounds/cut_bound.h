@@ -11,15 +11,15 @@ namespace memsched {
 // One line of a retention: every schedule runs ops again, after p has started, for at least `least - price * held`
 // seconds, where `held` are the bytes held then. It is found again from the op and the price alone.
 struct CutBound {
-    Seconds seconds = 0; // the bound, at least the sum of the fastest times; infinity: there is no schedule
-    OpId op = -1;        // p; -1: the bound is that sum
+    Seconds seconds = 0; // the bound, at least what is known without a cut; infinity: there is no schedule
+    OpId op = -1;        // p; -1: the bound is what is known
     Seconds price = 0;   // per byte
 };
 
 // The trade of bytes held against time at one op, as points found so far.
 class RetentionCurve {
   public:
-    // capacity: bytes, without resident.
+    // capacity: bytes, without resident. total: of the fastest times of all ops that run on the device in any case.
     RetentionCurve(const Graph& graph, OpId p, Retention::Order order, const Device& device, Bytes capacity,
                    Seconds total);
 
@@ -41,8 +41,8 @@ class RetentionCurve {
 };
 
 // The best line of some ops at which the plain run holds most. Ends with what it has after about 0.1 s of work, the
-// same on every machine, or when told to.
-// budget: bytes, resident included.
+// same on every machine, or when told to. Known without a cut is the sum of the fastest times; where lists are
+// repeated, the bound of these, and this is one on the period. budget: bytes, resident included.
 CutBound cut_bound(const Graph& graph, const Device& device, Bytes budget, const Progress& progress);
 
 } // namespace memsched

@@ -46,8 +46,9 @@ Retention::Retention(const Graph& graph, OpId p, Order order)
     const std::size_t ops = graph.ops().size();
     const std::vector<Side> side = sides(order);
     for (std::size_t op = 0; op < ops; ++op) {
-        before_ += side[op] == Side::earlier ? fastest(graph.ops()[op]).time : 0;
-        after_ += side[op] == Side::later ? fastest(graph.ops()[op]).time : 0;
+        const Seconds time = on_device(graph.ops()[op]) ? fastest(graph.ops()[op]).time : 0;
+        before_ += side[op] == Side::earlier ? time : 0;
+        after_ += side[op] == Side::later ? time : 0;
     }
     const std::vector<std::uint8_t> fixed = flags_of(graph.tensors().size(), graph.op(p).reads);
     needed_ = reads_ = bytes_of(graph, graph.op(p).reads);
@@ -64,13 +65,25 @@ Retention::Retention(const Graph& graph, OpId p, Order order)
         }
         return node_of_tensor_[at(t)];
     };
+    const auto need = [&](TensorId t) {
+        if (node_of_tensor_[at(t)] < 0 && want(t) >= 0) {
+            add_edge(0, node_of_tensor_[at(t)], {0, 0, true, {}});
+            needed_ += graph.tensor(t).bytes;
+        }
+    };
     for (std::size_t op = at(p) + 1; op < ops; ++op) {
-        for (const TensorId t : side[op] == Side::later ? graph.ops()[op].reads : std::vector<TensorId>{}) {
-            const bool had = graph.writer(t) < 0 || side[at(graph.writer(t))] != Side::later;
-            if (had && node_of_tensor_[at(t)] < 0 && want(t) >= 0) {
-                add_edge(0, node_of_tensor_[at(t)], {0, 0, true, {}});
-                needed_ += graph.tensor(t).bytes;
+        const bool reads = side[op] == Side::later && on_device(graph.ops()[op]);
+        for (const TensorId t : reads ? graph.ops()[op].reads : std::vector<TensorId>{}) {
+            if (graph.writer(t) < 0 || side[at(graph.writer(t))] != Side::later) {
+                need(t);
             }
+        }
+    }
+    const std::vector<Traveller> each = memsched::travellers(graph);
+    for (TensorId t = 0; at(t) < each.size(); ++t) {
+        if (each[at(t)].all > 0 && !fixed[at(t)]) {
+            need(t);
+            travellers_ += each[at(t)];
         }
     }
     while (!open.empty()) {

@@ -1,6 +1,7 @@
 // What must outlive the start of one op, and the cheapest way to have it: hold it, or run ops again.
 #pragma once
 
+#include "memsched/bounds/travellers.h"
 #include "memsched/model/graph.h"
 #include "memsched/support/min_cut.h"
 #include "memsched/support/progress.h"
@@ -14,6 +15,8 @@ namespace memsched {
 // reads and that neither writes is held then, on the device or on the host, or its writer runs later, for which its own
 // reads must be had likewise. That costs an ancestor a second run, and costs any other op nothing, since it may be its
 // first. The cheapest choice at a price per byte held is a minimum cut.
+// Where lists are repeated, all that must be there in each repetition is held then, too. What an op reads counts only
+// if it runs on the device in any case.
 class Retention {
   public:
     // Which ops have run when p starts: its ancestors alone, for a bound on every order, or all that are listed before
@@ -49,6 +52,8 @@ class Retention {
     Seconds most_again() const { return most_again_; } // the time of all ops that could help if they ran again
     Bytes needed() const { return needed_; }           // and the bytes held if nothing runs again
     Bytes reads() const { return reads_; }             // bytes that p reads: on the device in any case
+    // Of what is held in any case, what may come and go at any time of a repetition, and not only before p and after.
+    const Traveller& travellers() const { return travellers_; }
     // The least that the first run of p holds beside what is needed: if p may run again, its tape can wait.
     Bytes own() const { return own_; }
 
@@ -69,6 +74,7 @@ class Retention {
     OpId p_;
     Seconds before_ = 0, after_ = 0, most_again_ = 0;
     Bytes needed_ = 0, reads_ = 0, own_ = 0, most_held_ = 0;
+    Traveller travellers_;
     double per_second_ = 1;                                 // units of flow, in the last choice
     std::vector<std::int32_t> node_of_op_, node_of_tensor_; // -1: none
     std::vector<OpId> ops_;                                 // with a node

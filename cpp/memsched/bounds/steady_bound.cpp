@@ -1,5 +1,6 @@
 #include "memsched/bounds/steady_bound.h"
 
+#include "memsched/bounds/travellers.h"
 #include "memsched/model/lifetimes.h"
 
 #include <algorithm>
@@ -7,39 +8,6 @@
 
 namespace memsched {
 namespace {
-
-struct Travellers {
-    Bytes all = 0;     // bytes that must be on the device in each repetition
-    Bytes changed = 0; // and of these, what can leave it only by an offload in each
-};
-
-bool on_device(const Op& op) { return !op.host_time; } // in any case
-
-// Of each tensor: a persistent one travels if some op reads it there, other sources as they are there at the border.
-std::vector<Travellers> travellers(const Graph& graph) {
-    std::vector<Travellers> found(graph.tensors().size());
-    for (std::size_t t = 0; t < found.size(); ++t) {
-        const Tensor& tensor = graph.tensors()[t];
-        if (tensor.source() && !tensor.persistent()) {
-            found[t] = {tensor.bytes, tensor.bytes};
-        }
-    }
-    for (const Op& op : graph.ops()) {
-        for (const TensorId t : op.reads) {
-            if (on_device(op) && graph.tensor(t).persistent()) {
-                found[at(t)].all = graph.tensor(t).bytes;
-            }
-        }
-    }
-    for (const Op& op : graph.ops()) {
-        for (const TensorId t : op.updates) {
-            if (on_device(op)) {
-                found[at(t)].changed = graph.tensor(t).bytes;
-            }
-        }
-    }
-    return found;
-}
 
 Seconds seconds_of(Bytes bytes, Bandwidth bandwidth) {
     return bytes <= 0 ? 0 : bandwidth == 0 ? never : static_cast<double>(bytes) / bandwidth;
@@ -53,7 +21,7 @@ struct Place {
 };
 
 // What only this op may read on the host, or change, is counted: it travels for no other.
-std::vector<Place> places(const Graph& graph, const Device& device, const std::vector<Travellers>& each) {
+std::vector<Place> places(const Graph& graph, const Device& device, const std::vector<Traveller>& each) {
     std::vector<std::int32_t> users(each.size(), 0), changes(each.size(), 0);
     for (const Op& op : graph.ops()) {
         for (const TensorId t : op.reads) {
@@ -117,11 +85,10 @@ Seconds balanced(std::vector<std::pair<Seconds, Seconds>> ops, Seconds known) {
 Bounds steady_bounds(const Graph& graph, const Device& device, Bytes budget) {
     const Bytes capacity = std::min(budget, device.memory) - graph.resident();
     const Lifetimes lifetimes(graph);
-    const std::vector<Travellers> each = travellers(graph);
-    Travellers sum;
-    for (const Travellers& one : each) {
-        sum.all += one.all;
-        sum.changed += one.changed;
+    const std::vector<Traveller> each = travellers(graph);
+    Traveller sum;
+    for (const Traveller& one : each) {
+        sum += one;
     }
     Bounds bounds;
     for (std::size_t k = 0; k < graph.ops().size(); ++k) {
@@ -129,10 +96,9 @@ Bounds steady_bounds(const Graph& graph, const Device& device, Bytes budget) {
         if (!on_device(op)) {
             continue;
         }
-        Travellers beside = sum;
+        Traveller beside = sum;
         for (const TensorId t : op.reads) {
-            beside.all -= each[at(t)].all;
-            beside.changed -= each[at(t)].changed;
+            beside -= each[at(t)];
         }
         bounds.compute += fastest(op).time;
         const Bytes away = lifetimes.need[k] + beside.all - capacity;

@@ -35,7 +35,7 @@ class Bounds(Tabular, Shown):
     transfer : float
         Bytes above M at the peak must be offloaded and prefetched (Euro-Par 2020, Proposition 3). With persistent
         tensors: what is not on the device while an op runs comes back in each repetition, and what was updated leaves
-        in each; then `fractional`, `recompute` and `best` are the larger of `compute` and this.
+        in each; then `fractional` is the larger of `compute` and this, and holds for all schedules.
     fractional : float
         Optimum if any fraction of a tensor may move at any time (Theorem 2), on the graph's tensors, for schedules
         that run each op once, in graph order. Tapes that no op reads need not be written.
@@ -83,10 +83,10 @@ def recompute_bound(graph: Graph, device: Device) -> float:
 @once_per_object
 def _recompute_bound(graph: Graph, memory: int, d2h: float, h2d: float, duplex: bool, host_memory: int | None) -> float:
     device = Device(memory, d2h=d2h, h2d=h2d, duplex=duplex, host_memory=host_memory)
+    cut: float = _core.cut_bound(graph, device, memory)[0]
     if graph.persistent:
-        return graph_bound(graph, device)  # which covers all schedules
-    cut, pauses = _core.cut_bound(graph, device, memory)[0], _core.pause_bound(graph, device, memory)[0]
-    return max(_core.recompute_bound(graph, device, memory), cut, pauses)
+        return cut
+    return max(_core.recompute_bound(graph, device, memory), cut, _core.pause_bound(graph, device, memory)[0])
 
 
 def bound_of(problem: Problem, schedule: Schedule, device: Device, on: str) -> float:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable
 
 from memsched.validation.bounds import Facts, Json, ancestors, descendants
+from memsched.validation.steady import on_device, travellers
 
 ROUNDING = 1e-15  # relative, of a few sums and products
 
@@ -17,7 +18,8 @@ class _Start:
     """The first start of one op: what must outlive it."""
 
     def __init__(self, facts: Facts, graph: Json, op: int) -> None:
-        before, after = ancestors(facts, op), descendants(facts, op)
+        here = set(on_device(graph))
+        before, after = ancestors(facts, op), descendants(facts, op) & here
         later = after | {op}
         self.before = math.fsum(facts.time[k] for k in before)
         self.after = math.fsum(facts.time[k] for k in later)
@@ -32,6 +34,9 @@ class _Start:
             for name in facts.size
             if name not in reads and facts.writer.get(name) not in later and not after.isdisjoint(facts.readers[name])
         }
+        travels, kept = (names - reads for names in travellers(graph))  # which come and go at any time of a repetition
+        self.needed |= travels
+        self.any_time, self.unchanged = (sum(facts.size[name] for name in names) for names in (travels, kept))
         self.bytes = {name: 0 if name in reads else size for name, size in facts.size.items()}  # what it reads is there
         self.reads = sum(facts.size[name] for name in reads)
         own = graph["ops"][op]  # its tape can wait if the op may run again
@@ -42,14 +47,16 @@ class _Start:
 def bound_of_cut(graph: Json, device: Json, op: int, price: float, flows: Iterable[tuple[int, int, float]]) -> float:
     """A lower bound in seconds on every plan; infinite if the certificate proves that there is none.
 
+    Where plans are repeated, it is one on the period.
+
     A flow is (-1, tensor, seconds): what the tensor pays, at most the price of its bytes; or (op, tensor, seconds):
     what this op, if it runs again, takes off the payments for that tensor. What they exceed is taken off the bound, so
     any flows give a bound that holds.
     """
     facts = Facts(graph, device)
     names = list(facts.size)
-    compute = math.fsum(facts.time)
-    if not (0 <= op < len(facts.time) and 0 < price < math.inf):
+    compute = math.fsum(facts.time[k] for k in on_device(graph))
+    if not (op in on_device(graph) and 0 < price < math.inf):
         return compute
     start = _Start(facts, graph, op)
     pays, taken = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
@@ -88,14 +95,20 @@ def _seconds(start: _Start, least: float, price: float, compute: float, facts: F
     if not linked:
         return compute + again
     out, back = 1 / facts.out, 1 / facts.back
+    # Of the bytes on the host: all must hold, so the least of the largest. What may travel at any time does not lie
+    # between other ops, but it loads the link, and so does what was changed.
+    at_once = float(start.any_time)
     lines = [
         (compute, 0.0),
         (compute + again, -price),
-        (start.after + again, out - price),
-        (start.after, out),
-        (start.before, back),
-        (0.0, out + back),
-    ]  # of the bytes on the host: all must hold, so the least of the largest
+        (start.after + again - out * at_once, out - price),
+        (start.after - out * at_once, out),
+        (start.before - back * at_once, back),
+        (-(out + back) * at_once, out + back),
+        (0.0, back),
+        (-out * start.unchanged, out),
+        (-out * start.unchanged, out if device.get("duplex") else out + back),
+    ]
 
     def largest(away: float) -> float:
         return max(at + slope * away for at, slope in lines)

@@ -21,7 +21,7 @@ from memsched.validation.execution import check_intervals, execute
 from memsched.validation.pauses import pauses_to_come, until
 from memsched.validation.replay import Json, Replay, is_natural
 from memsched.validation.result import ROUNDING, Stay, check_result
-from memsched.validation.steady import bound_of_period, check_steady
+from memsched.validation.steady import bound_of_period, check_steady, on_device
 
 _PLAN_KEYS = {"border", "format", "planner", "graph", "chunk", "rounds", "budget", "memory", "steps"}
 _TINY = 1e-300  # seconds; much smaller ones have too few digits for bounds to be rounded by a share of them
@@ -278,9 +278,10 @@ def _derived(
 
 
 def bound_of_every_plan(graph: Json, device: Json, enough: float) -> float:
-    """The largest of three bounds, or one that is enough. The core is asked for certificates."""
+    """The largest of several bounds, or one that is enough. The core is asked for certificates."""
     if _has_persistent(graph):
-        return bound_of_period(graph, device)
+        known = bound_of_period(graph, device)
+        return known if known * (1 + ROUNDING) >= enough else max(known, _bound_of_cut(graph, device))
     found = _bound_of_cut(graph, device)
     if found * (1 + ROUNDING) < enough:
         op, rest = pauses_to_come(Facts(graph, device))
@@ -289,11 +290,12 @@ def bound_of_every_plan(graph: Json, device: Json, enough: float) -> float:
 
 
 def _bound_of_cut(graph: Json, device: Json) -> float:
-    """The bound that a certificate of the core proves; the sum of the times if it has none."""
+    """The bound that a certificate of the core proves; if it has none, the time of the ops that the device must run."""
     from memsched._core import Device, Graph, cut_bound, cut_flows
 
     problem, machine = Graph.from_json(dict(graph)), Device.from_json(dict(device))
     _, op, price = cut_bound(problem, machine, machine.memory)
     if op < 0:
-        return math.fsum(min(float(choice["time"]) for choice in one["choices"]) for one in graph["ops"])
+        facts = Facts(graph, device)
+        return math.fsum(facts.time[k] for k in on_device(graph))
     return bound_of_cut(graph, device, op, *cut_flows(problem, op, price))

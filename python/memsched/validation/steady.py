@@ -51,13 +51,8 @@ def bound_of_period(graph: Json, device: Json) -> float:
     that may run on the host takes the time of the device, or of the host and of the link, in any share.
     """
     facts = Facts(graph, device)
-    role = {tensor["name"]: tensor["role"] for tensor in graph["tensors"]}
-    here = [op for op, one in enumerate(graph["ops"]) if one.get("host_time") is None]
-    updated = {name for op in here for name in graph["ops"][op].get("updates", ())}
-    fixed = {name for name in role if role[name] in ("input", "weight")}
-    read = {name for op in here for name in facts.reads[op]}
-    travels = fixed | {name for name in role if role[name] == "persistent" and name in read}
-    kept = travels - updated - fixed  # unchanged
+    here = on_device(graph)
+    travels, kept = travellers(graph)
     of_travels, of_kept = (sum(facts.size[name] for name in names) for names in (travels, kept))
     known = math.fsum(facts.time[op] for op in here)
     shared = sorted(set(range(len(facts.time))) - set(here))
@@ -72,6 +67,26 @@ def bound_of_period(graph: Json, device: Json) -> float:
         seconds = (back / facts.back if back else 0.0, out / facts.out if out else 0.0)
         best = max(best, max(seconds) if device.get("duplex") else sum(seconds))
     return best
+
+
+def on_device(graph: Json) -> list[int]:
+    """The ops that run on the device in any case."""
+    return [op for op, one in enumerate(graph["ops"]) if one.get("host_time") is None]
+
+
+def travellers(graph: Json) -> tuple[set[str], set[str]]:
+    """What is on the device at some time of each repetition, and what of it nobody changes there.
+
+    Empty without persistent tensors, as then nothing is repeated.
+    """
+    role = {tensor["name"]: tensor["role"] for tensor in graph["tensors"]}
+    persistent = {name for name in role if role[name] == "persistent"}
+    if not persistent:
+        return set(), set()
+    ops = [graph["ops"][op] for op in on_device(graph)]
+    fixed = {name for name in role if role[name] in ("input", "weight")}
+    read = persistent & {name for op in ops for name in op["reads"]}
+    return fixed | read, read - {name for op in ops for name in op.get("updates", ())}
 
 
 def _loads(

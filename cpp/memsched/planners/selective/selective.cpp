@@ -1,6 +1,5 @@
 #include "memsched/planners/selective/selective.h"
 
-#include "memsched/bounds/steady_bound.h"
 #include "memsched/model/fixed_choices.h"
 #include "memsched/model/lifetimes.h"
 #include "memsched/planners/selective/annealing.h"
@@ -90,9 +89,7 @@ class Search {
         }
         const Lifetimes lifetimes(fixed_.graph);
         const auto fullest = std::ranges::max_element(lifetimes.usage) - lifetimes.usage.begin();
-        const CutBound bound = fixed_.graph.persistent()
-                                   ? CutBound{steady_bounds(fixed_.graph, device_, device_.memory).fractional}
-                                   : cut_bound(fixed_.graph, device_, device_.memory, progress_);
+        const CutBound bound = cut_bound(fixed_.graph, device_, device_.memory, progress_);
         least_ = std::max(least_, bound.seconds);
         std::vector<OpId> done;
         for (const OpId op : {bound.op, static_cast<OpId>(fullest), lifetimes.turn}) {
