@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+import memsched.torch as mt
 from memsched import InfeasibleError
 from memsched.torch.compiled.unit import counted
 from memsched.torch.compiled.unplanned import UnplannedWarning
@@ -95,3 +96,24 @@ def test_a_sound_plan_is_counted_once_and_nothing_is_said() -> None:
         said = [more for _, more in steps(net, "60%")]
     assert said == [[], [], [], []]
     assert len(begun) == 2 * 4 + 2  # those of `counted`, and the forward and the backward of the first step
+
+
+def test_another_model_needs_no_room_for_what_one_took() -> None:
+    """It was kept for all models with the same options, and outlived torch._dynamo.reset()."""
+    torch.manual_seed(0)
+    budget = str(4 * ROWS * 64 * 32)
+    *_, last = steps(Net(between=True), budget)
+    assert last[1] == []
+    torch._dynamo.reset()
+    net = Net(between=False)
+    said = [more for _, more in steps(net, budget)]
+    assert said == [[], [], [], []]
+    assert mt.plans()[-1].resident.reserve == 0
+
+
+def test_an_error_says_what_a_step_before_took() -> None:
+    torch.manual_seed(0)
+    found = steps(Net(between=True), str(4 * ROWS * 64 * 8))
+    next(found)
+    with pytest.raises(InfeasibleError, match=r"; [\d.]+ MiB of that are what an earlier step took beyond its plan"):
+        next(found)

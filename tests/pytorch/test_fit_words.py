@@ -50,9 +50,13 @@ def test_what_cannot_be_captured_has_a_remedy(caplog: pytest.LogCaptureFixture) 
     asked: dict[str, Any] = {"memory": "1MB", "device": "t4"}
     logger = logging.getLogger("torch._dynamo.variables.tensor")
     with caplog.at_level(logging.WARNING):
-        with pytest.raises(memsched.torch.CaptureError, match="let it be planned while it trains"):
+        with pytest.raises(
+            memsched.torch.CaptureError, match="let what PyTorch captures of it be planned while it trains"
+        ):
             memsched.torch.fit(Looks(8, 8), (torch.randn(4, 8),), **asked)
-        with pytest.raises(memsched.torch.CaptureError, match="let it be planned while it trains"):
+        with pytest.raises(
+            memsched.torch.CaptureError, match="let what PyTorch captures of it be planned while it trains"
+        ):
             memsched.torch.plan(Looks(8, 8), (torch.randn(4, 8),), budget="1MB", device="t4")
     assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
     assert not logger.disabled

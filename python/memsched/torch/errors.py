@@ -100,7 +100,10 @@ def _check_trained(model: Any, inputs: Any) -> None:
         raise InvalidInputError(f"{type(model).__name__} trains nothing: {why}; {remedy}") from None
 
 
-INSTEAD = 'let it be planned while it trains: model.compile(backend="memsched", options={"budget": ...})'
+INSTEAD = (
+    "let what PyTorch captures of it be planned while it trains: "
+    'model.compile(backend="memsched", options={"budget": ...})'
+)
 _OURS, _TORCH = (str(Path(one).parent) + os.sep for one in (str(Path(__file__).parent), torch.__file__))
 # Our functions that call a model, its loss or its backward.
 _CALLS = re.compile(r"_looked_at|_loss_bytes|_learn|_take|backward_aside|trial_step|(forward|step)_\d+", re.ASCII)

@@ -31,8 +31,9 @@ from memsched.torch.compiled.plan import (
     plan_and_document,
     timed,
 )
-from memsched.torch.compiled.private import graph_breaks, without_logs
+from memsched.torch.compiled.private import without_logs
 from memsched.torch.compiled.scaling import Scaling
+from memsched.torch.compiled.uncaptured import graph_breaks
 from memsched.torch.compiled.update_checks import scaling_of, updates_of
 from memsched.torch.compiled.update_costs import HostSpeed
 from memsched.torch.compiled.updates import Updates

@@ -35,8 +35,9 @@ from memsched.torch.compiled.private import (
     without_new_guards,
     wrapper_among,
 )
+from memsched.torch.compiled.uncaptured import hear_of_uncaptured, warn_of_containers
 from memsched.torch.compiled.unit import Unit
-from memsched.torch.compiled.unplanned import Guarded, unplanned, warn_of_containers, warn_unplanned
+from memsched.torch.compiled.unplanned import Guarded, unplanned, warn_unplanned
 from memsched.torch.compiled.update_writing import write_updates
 from memsched.torch.compiled.wrapper import around
 from memsched.torch.errors import CaptureError
@@ -67,7 +68,11 @@ def memsched(
         See `Options`.
     """
     warn_of_containers()
+    hear_of_uncaptured(memsched)
     return refusal(options) or backend_of(group_of(read_options(options)))(module, inputs)
+
+
+hear_of_uncaptured(memsched)
 
 
 def backend_of(

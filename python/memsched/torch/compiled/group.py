@@ -9,6 +9,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,8 +39,9 @@ from memsched.torch.compiled.private import in_backward, saving_is_hooked
 from memsched.torch.compiled.resident import Resident
 from memsched.torch.compiled.sizes import NO_LOSS, LossBytes
 from memsched.torch.compiled.spans import Spanned, spanned
+from memsched.torch.compiled.uncaptured import over_budget_at_first
 from memsched.torch.compiled.unit import SERIAL, Unit, distinct
-from memsched.torch.compiled.unplanned import WITHIN_A_STEP, UnplannedWarning, over_budget_at_first
+from memsched.torch.compiled.unplanned import WITHIN_A_STEP, UnplannedWarning
 from memsched.torch.compiled.updates import Updates
 from memsched.torch.compiled.watch import Watch
 from memsched.torch.optimizer_state import kind_of_state
@@ -138,7 +140,7 @@ class Group:
         if path not in self._known:
             call.record(args, unit, self._identities)
         if path not in self._planned:
-            self._planned[path] = self._alone(unit, call, call.key)
+            self._planned[path] = self._alone(unit, call, self.watch.options_of(path[0].unit))
         plan = unit.versions[self._planned[path]].plan
         if self.updates is not None:
             self.updates.follow(plan)
@@ -269,8 +271,8 @@ class Group:
         taken = self.watch.peak
         if self.watch.timed(units):
             self._plan_anew()
-        if unseen := self.watch.end(plans):
-            self._learn(unseen)
+        if self.watch.end(plans, path[0].unit if path else -1):
+            self._plan_anew()
         if len(calls) > 1 and alive and self._met_order(path, order):
             if not all(call.recorded for call in calls):
                 self._look_again(path)
@@ -284,11 +286,6 @@ class Group:
                 raise
         if path not in self._known:
             self._know(path)
-
-    def _learn(self, unseen: int) -> None:
-        """The last step took so many bytes beyond its plan, and more than its budget: plan all anew, beside them."""
-        self.options = replace(self.options, reserve=self.watch.reserve + unseen)
-        self._plan_anew()
 
     def _plan_anew(self) -> None:
         self._look_up_anew()
@@ -323,15 +320,16 @@ class Group:
         The steps that begin alike must fit beside it.
         """
         visits, orders = visits_of(units, calls, self._loss), self._orders[path][::-1]
-        held = held_in_step(calls, visits, self.options)
-        step = self._within_share(lambda one: spanned(units, visits, held, orders, one, self._plans))
+        options = self.watch.options_of(path[0].unit)
+        held = held_in_step(calls, visits, options)
+        step = self._within_share(options, lambda one: spanned(units, visits, held, orders, one, self._plans))
         plan = step.plan
         followed = [unit.versions[call.version] for unit, call in zip(units, calls, strict=True)]
         if step.exceeded(followed, taken):
             warnings.warn(over_budget_at_first(), UnplannedWarning, stacklevel=2)
         self._spanned = {one: known for one, known in self._spanned.items() if known.alive and one != path}
         alike = {one: known for one, known in self._spanned.items() if one[0] == path[0]}
-        for tried in (plan, *(step.with_less(self.options, share) for share in _SHARES if alike)):
+        for tried in (plan, *(step.with_less(options, share) for share in _SHARES if alike)):
             if tried is None:
                 continue
             made = {path[: k + 1]: version for k, version in enumerate(step.add(units, tried))}
@@ -352,49 +350,51 @@ class Group:
         said += "no plan of one leaves room for the others"
         raise InfeasibleError(said, max(one.enough for one in (step, *alike.values())))
 
-    def _alone(self, unit: Unit, call: Call, key: Key) -> int:
+    def _alone(self, unit: Unit, call: Call, options: Options) -> int:
         """A version for a graph that no plan spans yet."""
-        eager = self.options.mode == "eager"
+        key, eager = call.key, options.mode == "eager"
         if eager and not self._calls and (larger := unit.larger(key, self._alone_of)) is not None:
             return larger
         found = self._alone_of.setdefault(key, [])
         if len(found) == _MOST_ALONE:  # it keeps being called while others hold more and more
             return found[-1]
         (visit,) = visits_of([unit], [call], self._loss)
-        held = held_in_step([*self._calls, call], [visit], self.options)
+        held = held_in_step([*self._calls, call], [visit], options)
         if unit.joint.device.type != "cuda":  # whose allocator knows
             held = replace(held, others=held.others + kept_by(self._calls))
         if not eager:
-            found.append(self._compiled(unit, visit, held))
+            found.append(self._compiled(unit, visit, held, options))
             return found[-1]
         try:
             if len(found) == _MOST_ALONE - 1:
-                plan = plan_carefully(visit, held, self.options)
+                plan = plan_carefully(visit, held, options)
             else:
-                plan, _ = self._within_share(lambda one: plan_and_document([visit], [0], held, one, self._plans))
+                made = partial(plan_and_document, [visit], [0], held)
+                plan, _ = self._within_share(options, lambda one: made(one, self._plans))
         except InfeasibleError:
             if not self._calls:
                 raise
-            plan = plan_carefully(visit, held, self.options)
+            plan = plan_carefully(visit, held, options)
         found.append(unit.add(plan, 0, 1, visit.sizes, visit.beside))
         return found[-1]
 
-    def _compiled(self, unit: Unit, visit: Visit, held: Resident) -> int:
+    def _compiled(self, unit: Unit, visit: Visit, held: Resident, options: Options) -> int:
         """The same, compiled by Inductor."""
         from memsched.torch.compiled.fit import Fitting  # Inductor takes seconds to import
 
-        fitting = Fitting([unit.halves(visit)], [visit], held, self.options)
+        fitting = Fitting([unit.halves(visit)], [visit], held, options)
         try:
-            plan, (way,) = self._within_share(fitting.fit)
+            plan, (way,) = self._within_share(options, fitting.fit)
         except InfeasibleError as error:
-            found = fitting.within(replace(self.options, budget=error.min_memory)) if self._calls else 0
+            found = fitting.within(replace(options, budget=error.min_memory)) if self._calls else 0
             if isinstance(found, int):
                 raise
             plan, (way,) = found
         return unit.add_code(plan, visit, way, fitting.counted([way]).kept[0])
 
-    def _within_share(self, made: Callable[[Options], Made]) -> Made:
-        return within_share(self.options, [self.allowed, *(one.result.schedule.budget for one in self.plans())], made)
+    def _within_share(self, options: Options, made: Callable[[Options], Made]) -> Made:
+        with self.watch.blamed(options):
+            return within_share(options, [self.allowed, *(one.result.schedule.budget for one in self.plans())], made)
 
 
 ALIVE: weakref.WeakSet[Group] = weakref.WeakSet()

@@ -6,15 +6,16 @@ import contextlib
 import inspect
 import logging
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
+from torch._dynamo import callback_handler
 from torch._dynamo import config as dynamo_config
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException as DynamoSignal  # such as a demand to trace once more
+from torch._dynamo.exc import Unsupported
 from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.utils import saved_tensors_hooks_are_inlineable, top_saved_tensors_hooks
@@ -30,7 +31,14 @@ from torch.utils.checkpoint import checkpoint
 from memsched.errors import MemschedError
 from memsched.torch.compiled.calls import cheapen
 
-__all__ = ["DynamoSignal", "active_fake_mode", "unset_fake_temporarily"]  # of PyTorch, for others to import
+__all__ = [  # of PyTorch, for others to import
+    "DynamoSignal",
+    "Unsupported",
+    "active_fake_mode",
+    "callback_handler",
+    "counters",
+    "unset_fake_temporarily",
+]
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 """A function of one list of arguments, which it empties, so that they can be freed while it runs."""
@@ -135,16 +143,6 @@ def without_limits() -> contextlib.AbstractContextManager[Any]:
     """PyTorch compiles what runs here however often it has compiled the same code."""
     patch: Callable[..., contextlib.AbstractContextManager[Any]] = dynamo_config.patch
     return patch(recompile_limit=sys.maxsize, accumulated_recompile_limit=sys.maxsize)
-
-
-def graph_breaks() -> Counter[str]:
-    """Why Dynamo has broken graphs so far, each reason in a line, and how often."""
-    found: Counter[str] = Counter()
-    for said, times in counters["graph_break"].items():
-        lines = [line.strip() for line in str(said).splitlines()]
-        told = next((line for line in lines if line.startswith("Explanation: ")), lines[0] if lines else "")
-        found[told.removeprefix("Explanation: ").rstrip(".")] += times
-    return found
 
 
 def inline_regions(module: fx.GraphModule) -> None:

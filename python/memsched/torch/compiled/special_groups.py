@@ -14,7 +14,7 @@ from memsched.support.documents import Document
 from memsched.torch.compiled.as_graph import Visit, no_costs, prefix, step_graph
 from memsched.torch.compiled.compiled_plan import CompiledPlan
 from memsched.torch.compiled.group import Group
-from memsched.torch.compiled.held import Call, Due, Key, Path, held_in_step, order_of, visits_of
+from memsched.torch.compiled.held import Call, Due, Path, held_in_step, order_of, visits_of
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import key_of_step
 from memsched.torch.compiled.resident import Resident
@@ -67,7 +67,7 @@ class Unplanned(Group):
         later = _LOADED_LATER if visits[0].joint.device.type == "cuda" else 0
         return visits, order_of(self._calls, self._returns), replace(held, others=held.others + later)
 
-    def _alone(self, unit: Unit, call: Call, key: Key) -> int:
+    def _alone(self, unit: Unit, call: Call, options: Options) -> int:
         return unit.as_traced()
 
     def _end_step(self) -> None:
@@ -91,15 +91,15 @@ class Expecting(Group):
         self._expected, self.allowed = plan, plan.result.schedule.budget
         self._followed: set[Path] = {()}
 
-    def _alone(self, unit: Unit, call: Call, key: Key) -> int:
-        k, visits = len(self._calls), self._expected.visits
+    def _alone(self, unit: Unit, call: Call, options: Options) -> int:
+        k, visits, key = len(self._calls), self._expected.visits, call.key
         if k < visits > 1 and not key.gradients and self._place.path in self._followed:
             (visit,), expected = visits_of([unit], [call], self._loss), self._expected
-            within = held_in_step([*self._calls, call], [visit], self.options).total <= expected.resident.total
+            within = held_in_step([*self._calls, call], [visit], options).total <= expected.resident.total
             if within and form_of(visit) == form_in(self._expected.result.graph, prefix(k, visits)):
                 self._followed.add((*self._place.path, key))
                 return unit.add(self._expected, k, visits, visit.sizes, visit.beside)
-        return super()._alone(unit, call, key)
+        return super()._alone(unit, call, options)
 
 
 def form_of(visit: Visit) -> Form:

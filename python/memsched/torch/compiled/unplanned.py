@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
-import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import torch
@@ -15,7 +12,7 @@ from torch import fx
 from torch._subclasses import FakeTensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from memsched.torch.compiled.private import graph_breaks, saving_is_hooked, takes_no_hooks, with_plain_checkpoints
+from memsched.torch.compiled.private import saving_is_hooked, takes_no_hooks, with_plain_checkpoints
 from memsched.torch.errors import CaptureError
 from memsched.torch.nests import memory_of
 
@@ -48,39 +45,6 @@ def warn_unplanned(said: str) -> None:
         UnplannedWarning,
         stacklevel=3,
     )
-
-
-def over_budget_at_first() -> str:
-    """What to say of the first step of several graphs, and why there are several."""
-    reasons = [*graph_breaks()][:1]
-    why = "".join(f" (PyTorch breaks it: {one})" for one in reasons)
-    return (
-        "the last step exceeded the budget, as its graphs were planned one by one when they first ran together; one "
-        "plan spans them from now on. The model is captured in several graphs"
-        f"{why}; TORCH_LOGS=graph_breaks tells where"
-    )
-
-
-_WARNED: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
-
-
-def warn_of_containers() -> None:
-    """Warn of a module of PyTorch's own, such as a Sequential, that is compiled in place: PyTorch captures parts of it.
-
-    It is among those that call what is being compiled.
-    """
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        one: Any = frame.f_locals.get("self") if frame.f_code.co_name == "forward" else None
-        of_torch = isinstance(one, torch.nn.Module) and type(one).forward.__module__.startswith("torch.nn.modules.")
-        if of_torch and one._compiled_call_impl is not None and one not in _WARNED:
-            _WARNED.add(one)
-            kind = type(one).__name__
-            warn_unplanned(
-                f"PyTorch gives .compile() of its own class {kind} no effect, and captures modules within it one by "
-                'one; write torch.compile(model, backend="memsched", options=...), which captures all of it'
-            )
-        frame = frame.f_back
 
 
 def _on_host(module: fx.GraphModule) -> Callable[..., Any]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from memsched.errors import InfeasibleError
 from memsched.support.formats import format_bytes
 from memsched.support.units import parse_bytes
 from memsched.torch.compiled.compiled_plan import CompiledPlan
@@ -31,8 +33,9 @@ class Watch:
     """
 
     def __init__(self, options: Options) -> None:
-        self._eager = options.mode == "eager"
-        self.reserve = parse_bytes(options.reserve, "reserve")
+        self._options, self._eager = options, options.mode == "eager"
+        self._reserve = parse_bytes(options.reserve, "reserve")
+        self._unseen: dict[int, int] = {}  # bytes that steps took beyond their plans, by the first graph of the step
         self._begun: Counter[Hashable] = Counter()  # how often a kind of step was counted
         self._meter: Meter | None = None
         self._kind: Hashable = None
@@ -80,26 +83,41 @@ class Watch:
         if self._meter is not None:
             self._meter.count((one for one in gradients if isinstance(one, torch.Tensor)), beside)
 
+    def options_of(self, first: int) -> Options:
+        """Those of steps that begin with a graph, with room for what such a step took beyond its plan."""
+        return replace(self._options, reserve=self._reserve + self._unseen.get(first, 0))
+
+    @contextlib.contextmanager
+    def blamed(self, options: Options) -> Iterator[None]:
+        """Where there is no plan with these options, the error says how much of what is needed that is."""
+        try:
+            yield
+        except InfeasibleError as error:
+            if unseen := parse_bytes(options.reserve, "reserve") - self._reserve:
+                said = f"{format_bytes(unseen)} of that are what an earlier step took beyond its plan"
+                raise InfeasibleError(f"{error}; {said}", error.min_memory) from None
+            raise
+
     def leave(self) -> None:
         """What this step takes beyond its plan is told already."""
         self._meter = None
 
-    def end(self, plans: Sequence[CompiledPlan | None]) -> int:
-        """Of a step whose calls followed these plans, and that took more than its budget: the bytes beyond its plan.
+    def end(self, plans: Sequence[CompiledPlan | None], first: int) -> bool:
+        """Whether a step, whose calls followed these plans, took more than its budget; it began with this graph.
 
-        0 for other steps. What several plans take together is not known before.
+        The bytes beyond its plan are then kept. What several plans take together is not known before.
         """
         meter, self._meter = self._meter, None
         plan = plans[0] if plans else None
         if meter is None or plan is None or any(one is not plan for one in plans) or len(plans) != plan.visits:
-            return 0
+            return False
         self._begun[self._kind] = _MOST
-        known = plan.resident.reserve - self.reserve  # of such bytes
+        known = plan.resident.reserve - self._reserve  # of such bytes
         taken = plan.process_bytes(meter.peak) - known
         if taken <= plan.result.schedule.budget:
-            return 0
-        unseen = taken + known - plan.peak_memory
+            return False
+        self._unseen[first] = unseen = taken + known - plan.peak_memory
         said = f"the last step exceeded the budget: it took {format_bytes(unseen)} more than planned, as an operation "
         said += "allocates more than PyTorch tells of it, or the caller holds more; the next is planned beside that"
         warnings.warn(said, UnplannedWarning, stacklevel=2)
-        return unseen
+        return True
