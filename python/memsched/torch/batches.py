@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memsched._core import Device, Graph
 from memsched.errors import InfeasibleError, InvalidInputError
+from memsched.planners.graph.selective import is_planned
 from memsched.planners.registry import PLANNERS
 from memsched.problems.problem import altered, least_memory, peak_memory
 from memsched.result import Result
@@ -105,8 +106,12 @@ def told_of(what: str, *, given: bool) -> Iterator[None]:
 
 def plan_within(graph: Graph, device: Device, time_limit: float | None, **more: Any) -> Result:
     """By `selective`; the order in which several graphs run is the caller's."""
-    reorder = any(op["name"] == LEAVE for op in graph.ops)
+    reorder = _may_reorder(graph)
     return PLANNERS["selective"].plan(graph, device=device, reorder=reorder, time_limit=time_limit, **more)
+
+
+def _may_reorder(graph: Graph) -> bool:
+    return any(op["name"] == LEAVE for op in graph.ops)
 
 
 def least(graph: Graph, device: Device) -> int:
@@ -300,6 +305,4 @@ class PlannedSizes:
         return self._there_is_a_plan(size, scaled((one, self._at(one)), (other, self._at(other)), size))
 
     def _there_is_a_plan(self, size: int, graph: Graph) -> bool:
-        with contextlib.suppress(InfeasibleError):
-            return bool(self._fits(size) and plan_within(graph, self._device, None, moves=0))
-        return False
+        return self._fits(size) and is_planned(graph, self._device, reorder=_may_reorder(graph))

@@ -259,8 +259,9 @@ class Asked:
         loss = sum(op["choices"][0]["time"] for op in graph.ops) - seconds - self._seconds(self._own)
         both = (f", and {format_seconds(loss)} the loss", "neither") if self._loss and loss > 0 else ("", "none")
         note = "{} of it are updates, counted as passes over memory{}; other times have {}"
-        hosted = [times[step["update"]] for step in result.schedule.steps if "update" in step]
-        note = note.format(format_seconds(seconds - sum(hosted)), *both)
+        hosted = {step["update"] for step in result.schedule.steps if "update" in step}
+        here = sum(time for op, time in times.items() if op not in hosted)
+        note = note.format(format_seconds(here), *both)
         if name == OFFLOADED:
             if not hosted:  # it is the way without a host
                 return []

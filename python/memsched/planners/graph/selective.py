@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 
 import numpy as np
 
 from memsched import _core
-from memsched._core import Device
-from memsched.planners.call import LEAST_TIME, begin, seconds_left
+from memsched._core import Device, Graph
+from memsched.errors import InfeasibleError, LimitError
+from memsched.planners.call import LEAST_TIME, Call, begin, seconds_left
 from memsched.planners.entry import Planner
 from memsched.problems.bounds import recompute_bound
 from memsched.problems.problem import ChunkLike, Problem, graph_of, least_of, peak_of, simulate
@@ -126,6 +128,8 @@ def selective(
     repeated = STEADY * _core.op_count(call.graph) if call.graph.persistent else 0.0
     left = seconds_left(call.until(time_limit, repeated))
     bound = recompute_bound(call.graph, call.device)
+    if math.isinf(bound):
+        raise _none_found(call, "no plan exists: what must be held does not fit")
     schedule, least_time, evaluations = None, math.inf, 0
     tries = [(moves, (seed + walk * STRIDE) % 2**63) for walk in range(walks)]
     if time_limit is not None:
@@ -154,9 +158,24 @@ def selective(
             if least_time <= (1 + DISTANT) * bound and some == tries[-1][0]:
                 break
     if schedule is None:
-        proven = math.isinf(recompute_bound(call.graph, call.device))
-        reason = "no plan exists: what must be held does not fit" if proven else "no mixture that was tried fits"
-        if min(call.device.d2h, call.device.h2d) == 0:
-            reason += ", and without a link (no beta) nothing can travel"
-        raise call.no_plan(peak_of(call.graph), reason, enough=True)
+        raise _none_found(call, "no mixture that was tried fits")
     return call.result({**params, "evaluations": evaluations}, schedule)
+
+
+def _none_found(call: Call, reason: str) -> InfeasibleError:
+    if min(call.device.d2h, call.device.h2d) == 0:
+        reason += ", and without a link (no beta) nothing can travel"
+    return call.no_plan(peak_of(call.graph), reason, enough=True)
+
+
+def is_planned(graph: Graph, device: Device, *, reorder: bool) -> bool:
+    """Whether `selective` has a plan, which is the first that it finds, and none where none exists."""
+    if device.memory < least_of(graph) or math.isinf(recompute_bound(graph, device)):
+        return False
+    told = {"name": "selective"}
+    for one in filter(None, (graph, _core.without_host(graph))):
+        for time_limit in (0.0, None):
+            with contextlib.suppress(LimitError):
+                if _core.selective(one, device, 0, 0, reorder, time_limit, told, None, None)[0] is not None:
+                    return True
+    return False
