@@ -29,6 +29,11 @@ def shown(value: object) -> str:
         text = repr(value)
     except Exception:
         return f"a {type(value).__name__} that cannot be shown"
+    return shortened(text)
+
+
+def shortened(text: str) -> str:
+    """A text as far as it is of use in a sentence."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 

@@ -159,7 +159,7 @@ def test_an_error_of_ours_is_no_error_of_the_model(monkeypatch: pytest.MonkeyPat
         (lambda: plan(blocks(), (batch(),), budget=0.4), 'budget is 0.4, less than a byte; did you mean "40%"?'),
         (
             lambda: plan(blocks(), (batch(),), device="cuda"),
-            "the machine is 'cuda', which is no name of a machine; \"here\" is the device",
+            "the device is 'cuda', which is no name of a machine; \"here\" is the device",
         ),
         (
             lambda: fit(blocks(), (batch(),), device=torch.device("cpu")),
@@ -379,3 +379,18 @@ def test_a_model_without_data_is_told_likewise() -> None:
         model, args = blocks(), (batch(4, 32),)
     with pytest.raises(CallError, match="Sequential cannot run on float32 4x32"):
         plan(model, args)
+
+
+def test_a_step_that_is_called_wrongly_says_how() -> None:
+    model, x = nn.Sequential(nn.Linear(16, 16), nn.Tanh()), torch.randn(8, 16)
+    plan = memsched.torch.plan_step(model, (x,), lambda out: out.square().mean(), budget="100%")
+    with pytest.raises(
+        ms.InvalidInputError, match="the inputs are a ndarray, which is no tensor, and the plan is for float"
+    ):
+        plan.step(x.numpy())
+    with pytest.raises(ms.InvalidInputError, match="is taken under no_grad or inference_mode"), torch.no_grad():
+        plan.step(x)
+    with pytest.raises(ms.InvalidInputError, match="loss returns a number that needs no gradient: it detaches"):
+        memsched.torch.plan_step(model, (x,), lambda out: out.detach().mean(), budget="100%")
+    with pytest.raises(ms.InvalidInputError, match='budget is 0; give bytes above 0, such as "6GiB"'):
+        memsched.torch.plan(model, (x,), budget=0)

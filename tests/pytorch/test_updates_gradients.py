@@ -164,8 +164,8 @@ def test_what_the_options_ask_for() -> None:
     refused("max_norm is -1; it must be a number >= 0", max_norm=-1)
     refused("max_norm is 'much'", max_norm="much")
     refused("accumulate is 4; give True or False", accumulate=4)
-    refused("max_norm is given and update is not", update=False, max_norm=1.0)
-    refused("accumulate is given and update is not", update=False, accumulate=True)
+    refused("max_norm is 1.0, and update is not given", update=False, max_norm=1.0)
+    refused("accumulate is True, and update is not given", update=False, accumulate=True)
     refused(
         "0.0.weight needs a gradient and is not updated",
         optimizer=torch.optim.SGD(model[1:].parameters(), lr=1.0),

@@ -22,7 +22,12 @@ void Simulator::start_at_border(const StepList& list) {
 
 bool Simulator::begins() {
     if (live_ > capacity_) {
-        return fail([] { return "the inputs and the resident bytes alone exceed the budget"; });
+        return fail([&] {
+            return "the inputs and weights need " + std::to_string(live_) +
+                   " bytes at time 0, and the budget less what "
+                   "is resident is " +
+                   std::to_string(capacity_) + "; give more memory";
+        });
     }
     if (graph_.persistent() && list_->contiguous()) {
         return fail([] { return "a plan of a graph with persistent tensors has no addresses; make it fluid"; });

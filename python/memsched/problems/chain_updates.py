@@ -182,7 +182,11 @@ def _checked(chain: Chain, states: Any, update_time: Any, parameters: Any, gradi
     if checks.is_list(states):
         state = _bytes("states", states, n)
     else:
-        times = checks.non_negative("states", states, "bytes a byte of the parameters")
+        if not 0 <= (times := checks.as_float(states)) < math.inf:
+            raise InvalidInputError(
+                f"states is {shown(states)}; give a number >= 0, by which the bytes of the parameters are multiplied, "
+                f"such as 2 for AdamW, or a list of the bytes of each of {n} stages"
+            )
         state = tuple(_times("states", times, size) for size in weights)
     rest = chain.resident - sum(weights) - sum(grown)
     if rest < 0:
@@ -221,7 +225,8 @@ def _seconds(given: Any, weights: Sequence[int], grown: Sequence[int], state: Se
         found = tuple(quantities.seconds(f"update_time[{k}]", one) for k, one in enumerate(listed))
         for k, (took, size) in enumerate(zip(found, sizes, strict=True)):
             if took and not any(size):
-                raise InvalidInputError(f"update_time[{k}] is {shown(listed[k])}, and that stage has nothing to update")
+                said = f"update_time[{k}] is {shown(listed[k])}, and that stage has nothing to update; give 0 for it"
+                raise InvalidInputError(said)
         return found
     rate = quantities.bandwidth("update_time", given)
     if not rate >= 1:

@@ -122,7 +122,7 @@ def machine(text: str) -> tuple[Machine, Link]:
     name, colon, link = text.strip().lower().partition(":") if isinstance(text, str) else ("", "", "")
     if not isinstance(text, str) or name in ("cuda", "cpu", "gpu"):  # as PyTorch names devices
         forms = f'"here" is the device that the model is on; to plan for another, {forms}: {", ".join(MACHINES)}'
-        raise InvalidInputError(f"the machine is {text!r}, which is no name of a machine; {forms}")
+        raise InvalidInputError(f"the device is {text!r}, which is no name of a machine; {forms}")
     if name not in MACHINES:
         raise InvalidInputError(f"no machine is named {name!r} (in {text!r}); there are {', '.join(MACHINES)}; {forms}")
     chosen = link if colon else MACHINES[name].link

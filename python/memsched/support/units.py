@@ -86,6 +86,11 @@ def whole_bytes(amount: Fraction, what: str, value: object, forms: str, unit: st
     return Bytes(count, unit)
 
 
+def _of_bytes(unit: str) -> str:
+    """A unit without its B, as it is listed."""
+    return next(one for one in (*DECIMAL, *BINARY) if one.lower() == f"{unit}b".lower())
+
+
 def _bytes_of(text: str, what: str, forms: str) -> Bytes:
     amount, unit = _split(text, what, forms, of_bytes=True)
     scale = _scale(unit)
@@ -94,7 +99,7 @@ def _bytes_of(text: str, what: str, forms: str) -> Bytes:
     if unit == "%":
         raise _refuse(what, text, "a percentage, which only the memory of a call with a problem may be", forms)
     if scale is None:
-        meant = f" (did you mean {text.strip()}B?)" if _scale(f"{unit}B") else ""
+        meant = f" (did you mean {text.strip()[: -len(unit)]}{_of_bytes(unit)}?)" if _scale(f"{unit}B") else ""
         raise _refuse(what, text, f"whose unit {unit!r} is not one of {_UNITS}{meant}", forms)
     if scale == 1 and amount.denominator != 1:
         raise _refuse(what, text, "which is not a whole number of bytes", forms)

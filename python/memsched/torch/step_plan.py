@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, shortened
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem
 from memsched.result import Result
@@ -301,12 +301,14 @@ class StepPlan(ShowsResult):
     ) -> torch.Tensor:
         """`own`: what gets gradients; None: all does. `updates` are a part of the step."""
         if (like := _described(given)) != self._like:
-            now, planned = (", ".join(one) or "none" for one in (like, self._like))
-            raise InvalidInputError(f"the inputs are {now}, and the plan is for {planned}; plan for them, too")
+            now, planned = (", ".join(map(shortened, one)) or "none" for one in (like, self._like))
+            raise InvalidInputError(
+                f"the inputs are {now}, and the plan is for {planned}; give such, or plan for others"
+            )
         check_model(self._model)
+        if not torch.is_grad_enabled():
+            raise InvalidInputError("a training step is taken under no_grad or inference_mode; call it outside")
         if updates is not None:
-            if not torch.is_grad_enabled():
-                raise InvalidInputError("a training step is taken under no_grad or inference_mode; call it outside")
             check_parameters(self._model, updates)
             with Interrupts() as interrupts:
                 try:
@@ -368,5 +370,5 @@ def _described(given: Given) -> list[str]:
 
 def _in_words(leaf: Any) -> str:
     if not isinstance(leaf, torch.Tensor):
-        return repr(leaf)
+        return f"a {type(leaf).__name__}, which is no tensor" if hasattr(leaf, "__array__") else repr(leaf)
     return f"{str(leaf.dtype).removeprefix('torch.')} {tuple(leaf.shape)} with strides {leaf.stride()}"

@@ -191,9 +191,9 @@ def _how(update: Any, max_norm: float | None, accumulate: bool, *, scaled: bool)
             "plan.accumulate(..) for each micro-batch but the last, and plan.step(..) for that"
         )
     if not update and (accumulate or max_norm is not None):
-        option = "accumulate" if accumulate else "max_norm"
+        option = "accumulate is True" if accumulate else f"max_norm is {shown(max_norm)}"
         raise InvalidInputError(
-            f"{option} is given and update is not: gradients of a step without updates are in .grad, and add up there; "
+            f"{option}, and update is not given: gradients of a step without updates are in .grad, and add up there; "
             "clip them before optimizer.step()"
         )
     norm = None if max_norm is None else checks.as_float(max_norm)

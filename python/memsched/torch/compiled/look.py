@@ -129,6 +129,7 @@ def _looked_at(
                 needed = _loss_bytes(loss, result, mode)
             elif loss is not None:
                 check_loss(result)
+                _check_history(result)
             _backward(result)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise looks_at_values(model, error) from None
@@ -304,13 +305,17 @@ def _loss_bytes(loss: Loss, result: Any, mode: FakeTensorMode) -> LossBytes:
                 "compute with tensors only, or leave loss out and add what it needs to reserve=..."
             ) from None
         check_loss(value)
-        if not value.requires_grad:
-            raise InvalidInputError(
-                "loss returns a number that needs no gradient: it detaches the results of the model, or does not "
-                "depend on them; there is no training step to plan"
-            )
+        _check_history(value)
         aside = backward_aside([value], None, own=lambda leaf: isinstance(leaf, FakeTensor))
         return LossBytes(meter.peak, meter.bytes_of(value) + aside)
+
+
+def _check_history(value: torch.Tensor) -> None:
+    if not value.requires_grad:
+        raise InvalidInputError(
+            "loss returns a number that needs no gradient: it detaches the results of the model, or does not depend on "
+            "them; there is no training step to plan"
+        )
 
 
 def check_loss(value: Any) -> None:

@@ -86,6 +86,8 @@ def read_options(given: Mapping[str, Any] | None) -> Options:
         )
     budget = read_memory(options.budget, "budget")
     written = str(options.budget).rstrip().endswith("B")
+    if isinstance(budget, int) and budget < 1:
+        raise InvalidInputError(f'budget is {shown(options.budget)}; give bytes above 0, such as "6GiB", or "50%"')
     if isinstance(budget, int) and 1 < budget < 1000 and not written:  # of 1 byte it is told what is the least
         percent = f' or "{budget}%"' if budget <= 100 else ""
         raise InvalidInputError(
