@@ -111,6 +111,7 @@ TORCH_MAY_USE = {
         "_core",
         "errors",
         "planners.call",
+        "planners.graph.selective",
         "planners.registry",
         "problems",
         "result",

@@ -141,7 +141,7 @@ def test_what_a_repeated_plan_may_not_have() -> None:
     refused(LIST, {"m": "host"}, "several rounds", rounds=[[1, 2]])
     refused(LIST, {"m": "host"}, "no addresses", memory="contiguous")
     refused(LIST, {"m": "host"}, "over host_memory = 7", device(host_memory=7))
-    refused(LIST, {"m": "host"}, "exceed the budget", budget=3)
+    refused(LIST, {"m": "host"}, "need 4 bytes at time 0, and the budget less what is resident is 3", budget=3)
     with pytest.raises(ms.ScheduleError, match="it must be device, host or both"):
         ms.Schedule([], budget=1, border={"m": "disk"})
     problem, schedule, _ = random_repeated(0)

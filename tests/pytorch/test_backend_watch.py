@@ -117,3 +117,24 @@ def test_an_error_says_what_a_step_before_took() -> None:
     next(found)
     with pytest.raises(InfeasibleError, match=r"; [\d.]+ MiB of that are what an earlier step took beyond its plan"):
         next(found)
+
+
+def test_what_a_graph_took_counts_in_every_step_that_it_is_in() -> None:
+    """It was kept for steps that begin with the graph, and until PyTorch compiled it for other sizes."""
+    torch.manual_seed(0)
+    budget = 4 * ROWS * 64 * 36
+    roomy_, plain = Net(between=True), Net(between=False)
+    nets = [torch.compile(one, backend="memsched", options={"budget": str(budget)}) for one in (roomy_, plain)]
+    inputs = torch.randn(ROWS, 64)
+    resident = sum(4 * one.numel() for net in (roomy_, plain) for one in net.parameters()) + 4 * ROWS * 64
+    peaks = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnplannedWarning)
+        for chosen in [[0]] * 3 + [[1]] * 2 + [[1, 0]] * 3:
+            with counted(torch.device("cpu")) as meter:
+                sum(nets[k](inputs) for k in chosen).backward()
+            peaks.append(meter.peak)
+            for net in nets:
+                net.zero_grad()
+    assert peaks[0] + resident > budget  # or nothing is tried
+    assert max(peaks[5:]) + resident <= budget

@@ -95,6 +95,21 @@ def test_where_warnings_are_errors_pytorch_is_left_in_order() -> None:
     test_after_a_reset_it_hears_again_once_something_is_captured()
 
 
+def test_an_error_that_somebody_handles_is_not_ours() -> None:
+    """Under one of another compilation, or of fullgraph, nothing is unplanned."""
+    captured()
+    x = torch.randn(64, 32)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            torch.compile(Looking(nn.Linear), backend="eager", fullgraph=True)(x)
+        except torch._dynamo.exc.Unsupported:
+            captured()
+        with pytest.raises(torch._dynamo.exc.Unsupported):
+            torch.compile(Looking(nn.Linear), backend="memsched", options={"budget": "90%"}, fullgraph=True)(x)
+    assert [one for one in told if one.category is UnplannedWarning] == []
+
+
 def test_a_break_outside_of_loops_is_captured_in_parts() -> None:
     captured()
 

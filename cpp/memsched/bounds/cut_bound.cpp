@@ -58,20 +58,19 @@ Seconds RetentionCurve::time_of(const Retention::Point& line) const {
     if (again <= 0) {
         return total_;
     }
-    const bool linked = device_.d2h > 0 && device_.h2d > 0;
-    const double host = linked && device_.host_memory ? static_cast<double>(*device_.host_memory)
-                        : linked                      ? never
-                                                      : 0.0;
+    const auto any_time = static_cast<double>(retention_.travellers().all);
+    const double unchanged = any_time - static_cast<double>(retention_.travellers().changed);
+    // Without a way out, what nobody changes may still be on the host, and without one back nothing.
+    const double may = device_.h2d == 0 ? 0 : device_.d2h == 0 ? unchanged : never;
+    const double host = device_.host_memory ? std::min(may, static_cast<double>(*device_.host_memory)) : may;
     const double away = (again - retention_.most_again()) / line.price; // even if all that could run again did
     if (away > host * (1 + 1e-9) + 0.5) {
         return never;
     }
-    if (!linked) {
+    if (host == 0) {
         return total_ + again;
     }
-    const double out = 1 / device_.d2h, in = 1 / device_.h2d;
-    const auto any_time = static_cast<double>(retention_.travellers().all);
-    const double unchanged = any_time - static_cast<double>(retention_.travellers().changed);
+    const double out = device_.d2h == 0 ? 0 : 1 / device_.d2h, in = 1 / device_.h2d;
     const std::array lines{Linear{total_},
                            Linear{total_ + again, line.price},
                            Linear{retention_.after() + again, line.price, out, any_time},

@@ -6,12 +6,16 @@ docs/algorithms.md has the proof.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable
+from fractions import Fraction
+from itertools import combinations
 
 from memsched.validation.bounds import Facts, Json, ancestors, descendants
 from memsched.validation.steady import on_device, travellers
 
 ROUNDING = 1e-15  # relative, of a few sums and products
+_MOST = sys.float_info.max
 
 
 class _Start:
@@ -21,7 +25,7 @@ class _Start:
         here = set(on_device(graph))
         before, after = ancestors(facts, op), descendants(facts, op) & here
         later = after | {op}
-        self.before = math.fsum(facts.time[k] for k in before)
+        self.before = math.fsum(facts.time[k] for k in before & here)
         self.after = math.fsum(facts.time[k] for k in later)
         # Seconds that a run at this start or later adds, by op. What is no ancestor may run for the first time then.
         self.again = [math.inf if k in later else 0.0 for k in range(len(facts.time))]
@@ -87,36 +91,32 @@ def _seconds(start: _Start, least: float, price: float, compute: float, facts: F
     again = least - price * start.room - ROUNDING * (abs(least) + price * abs(start.room))
     if again <= 0:
         return compute
-    linked = min(facts.out, facts.back) > 0
-    host = device.get("host_memory")
-    host = 0.0 if not linked else math.inf if host is None else float(host)
+    # Without a way out, what nobody changes may still be on the host, and without one back nothing.
+    host = math.inf if facts.out else float(start.unchanged)
+    host = min(host, float(device.get("host_memory") or 0)) if device.get("host_memory") is not None else host
+    host = host if facts.back else 0.0
     if (again - start.most_again) / price > host * (1 + 1e-9) + 0.5:
         return math.inf
-    if not linked:
+    if host == 0:
         return compute + again
-    out, back = 1 / facts.out, 1 / facts.back
+    out, back = (Fraction(min(1 / rate, _MOST)) if rate else Fraction(0) for rate in (facts.out, facts.back))
+    all_, more, cost = Fraction(compute), Fraction(again), Fraction(price)
+    after, before = Fraction(start.after), Fraction(start.before)
     # Of the bytes on the host: all must hold, so the least of the largest. What may travel at any time does not lie
     # between other ops, but it loads the link, and so does what was changed.
-    at_once = float(start.any_time)
     lines = [
-        (compute, 0.0),
-        (compute + again, -price),
-        (start.after + again - out * at_once, out - price),
-        (start.after - out * at_once, out),
-        (start.before - back * at_once, back),
-        (-(out + back) * at_once, out + back),
-        (0.0, back),
+        (all_, Fraction(0)),
+        (all_ + more, -cost),
+        (after + more - out * start.any_time, out - cost),
+        (after - out * start.any_time, out),
+        (before - back * start.any_time, back),
+        (-(out + back) * start.any_time, out + back),
+        (Fraction(0), back),
         (-out * start.unchanged, out),
         (-out * start.unchanged, out if device.get("duplex") else out + back),
     ]
-
-    def largest(away: float) -> float:
-        return max(at + slope * away for at, slope in lines)
-
-    low, high = 0.0, min(host, again / price)  # more on the host than what must be there is no help
-    for _ in range(100):  # convex
-        one, other = low + (high - low) / 3, high - (high - low) / 3
-        low, high = (low, other) if largest(one) <= largest(other) else (one, high)
-    # The lines that fall and those that rise both hold at the minimum, wherever it is between low and high.
-    ends = [(at, slope * (high if slope < 0 else low)) for at, slope in lines]
-    return max(0.0, *(at + more - ROUNDING * (abs(at) + abs(more)) for at, more in ends))
+    ends = [Fraction(0), *([] if math.isinf(host) else [Fraction(host)])]
+    crossings = ((b - a) / (m - n) for (a, m), (b, n) in combinations(lines, 2) if m != n)
+    moments = [*ends, *(h for h in crossings if h > 0 and h <= host)]
+    least_time = min(max(at + slope * h for at, slope in lines) for h in moments)
+    return max(compute, float(least_time * (1 - Fraction(ROUNDING)))) if least_time < _MOST else math.inf

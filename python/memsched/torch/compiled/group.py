@@ -140,12 +140,12 @@ class Group:
         if path not in self._known:
             call.record(args, unit, self._identities)
         if path not in self._planned:
-            self._planned[path] = self._alone(unit, call, self.watch.options_of(path[0].unit))
+            self._planned[path] = self._alone(unit, call, self.watch.options)
         plan = unit.versions[self._planned[path]].plan
         if self.updates is not None:
             self.updates.follow(plan)
         if not self._calls and plan is not None:
-            self.watch.begin((path, self._planned[path]), unit.joint.device, args, self.updates)
+            self.watch.begin((path, self._planned[path], len(self._sought)), unit.joint.device, args, self.updates)
         self._more += more
         place = Place(path, self._planned[path], path in self._known)
         if place.known and not more and self.updates is None:  # whose states may have to come
@@ -271,7 +271,7 @@ class Group:
         taken = self.watch.peak
         if self.watch.timed(units):
             self._plan_anew()
-        if self.watch.end(plans, path[0].unit if path else -1):
+        if self.watch.end(plans, units):
             self._plan_anew()
         if len(calls) > 1 and alive and self._met_order(path, order):
             if not all(call.recorded for call in calls):
@@ -320,7 +320,7 @@ class Group:
         The steps that begin alike must fit beside it.
         """
         visits, orders = visits_of(units, calls, self._loss), self._orders[path][::-1]
-        options = self.watch.options_of(path[0].unit)
+        options = self.watch.options
         held = held_in_step(calls, visits, options)
         step = self._within_share(options, lambda one: spanned(units, visits, held, orders, one, self._plans))
         plan = step.plan

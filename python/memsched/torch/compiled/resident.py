@@ -24,7 +24,7 @@ class Resident:
     random : int
         States of random number generators, kept for operations that run again.
     reserve : int
-        What the caller asked for, and what a step of the same graphs took beyond an earlier plan.
+        What the caller asked for, and the most that a step of the process took beyond its plan.
     fused : int
         What a compiler holds at the peak beyond the tensors of the plan; below 0 where it stores less.
     """

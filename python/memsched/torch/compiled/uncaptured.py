@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import traceback
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -54,9 +55,16 @@ class _Hearing:
 
     def __call__(self, _: object) -> None:
         error, frame = sys.exc_info()[1], sys._getframe()
-        while isinstance(error, Unsupported) and (below := frame.f_back) is not None:
+        if not isinstance(error, Unsupported):
+            return
+        raised = {one for one, _ in traceback.walk_tb(error.__traceback__)}
+        here = False  # whether it was raised here, and is not one that whoever called handles
+        while (below := frame.f_back) is not None:
             frame = below
-            known = frame.f_locals if frame.f_code.co_name == "_compile" else {}
+            here = here or frame in raised
+            known = frame.f_locals if here and frame.f_code.co_name == "_compile" else {}
+            if known.get("one_graph"):  # the error is the caller's
+                return
             if getattr(known.get("compiler_fn"), "compiler_fn", None) is self.backend:
                 code = known["code"]
                 where = f"{getattr(code, 'co_qualname', code.co_name)} ({code.co_filename}:{code.co_firstlineno})"

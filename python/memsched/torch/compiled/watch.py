@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -18,7 +20,7 @@ from memsched.torch.compiled.compiled_plan import CompiledPlan
 from memsched.torch.compiled.laps import Timed, asks_for_another_plan
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.private import is_batched, saving_is_hooked
-from memsched.torch.compiled.unit import count
+from memsched.torch.compiled.unit import Unit, count
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.compiled.updates import Updates
 from memsched.torch.meter import Meter
@@ -35,7 +37,7 @@ class Watch:
     def __init__(self, options: Options) -> None:
         self._options, self._eager = options, options.mode == "eager"
         self._reserve = parse_bytes(options.reserve, "reserve")
-        self._unseen: dict[int, int] = {}  # bytes that steps took beyond their plans, by the first graph of the step
+        self._unseen: weakref.WeakKeyDictionary[Unit, int] = weakref.WeakKeyDictionary()
         self._begun: Counter[Hashable] = Counter()  # how often a kind of step was counted
         self._meter: Meter | None = None
         self._kind: Hashable = None
@@ -83,9 +85,12 @@ class Watch:
         if self._meter is not None:
             self._meter.count((one for one in gradients if isinstance(one, torch.Tensor)), beside)
 
-    def options_of(self, first: int) -> Options:
-        """Those of steps that begin with a graph, with room for what such a step took beyond its plan."""
-        return replace(self._options, reserve=self._reserve + self._unseen.get(first, 0))
+    @property
+    def options(self) -> Options:
+        """With room for the bytes that any step took beyond its plan, as long as one of its graphs lives."""
+        if self._unseen:
+            gc.collect()  # graphs that PyTorch has dropped, which hold each other
+        return replace(self._options, reserve=self._reserve + max(self._unseen.values(), default=0))
 
     @contextlib.contextmanager
     def blamed(self, options: Options) -> Iterator[None]:
@@ -102,8 +107,8 @@ class Watch:
         """What this step takes beyond its plan is told already."""
         self._meter = None
 
-    def end(self, plans: Sequence[CompiledPlan | None], first: int) -> bool:
-        """Whether a step, whose calls followed these plans, took more than its budget; it began with this graph.
+    def end(self, plans: Sequence[CompiledPlan | None], units: Iterable[Unit]) -> bool:
+        """Whether a step of these graphs, whose calls followed these plans, took more than its budget.
 
         The bytes beyond its plan are then kept. What several plans take together is not known before.
         """
@@ -116,8 +121,9 @@ class Watch:
         taken = plan.process_bytes(meter.peak) - known
         if taken <= plan.result.schedule.budget:
             return False
-        self._unseen[first] = unseen = taken + known - plan.peak_memory
+        unseen = taken + known - plan.peak_memory
         said = f"the last step exceeded the budget: it took {format_bytes(unseen)} more than planned, as an operation "
         said += "allocates more than PyTorch tells of it, or the caller holds more; the next is planned beside that"
+        self._unseen |= dict.fromkeys(units, unseen)
         warnings.warn(said, UnplannedWarning, stacklevel=2)
         return True
