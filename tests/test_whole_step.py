@@ -131,7 +131,8 @@ def tiny(seed: int, *, hosts: bool = False) -> tuple[ms.Graph, ms.Device]:
 @pytest.mark.parametrize(
     ("first", "seeds"),
     [
-        pytest.param(0, 50, marks=pytest.mark.slow),
+        pytest.param(0, 20, marks=pytest.mark.slow),
+        pytest.param(20, 30, marks=pytest.mark.exhaustive),
         *(pytest.param(k, 500, marks=pytest.mark.exhaustive) for k in range(50, 50_050, 500)),
     ],
 )

@@ -145,7 +145,7 @@ class Group:
         if self.updates is not None:
             self.updates.follow(plan)
         if not self._calls and plan is not None:
-            self.watch.begin((path, self._planned[path], len(self._sought)), unit.joint.device, args, self.updates)
+            self.watch.begin((path, self._planned[path]), unit.joint.device, args, self.updates)
         self._more += more
         place = Place(path, self._planned[path], path in self._known)
         if place.known and not more and self.updates is None:  # whose states may have to come
