@@ -1,4 +1,4 @@
-"""The bound of the cuts on the period of a repeated step: cases in which it was once false."""
+"""The bound of the cuts on the period of a repeated step: cases in which it was once false, and what it knows."""
 
 from __future__ import annotations
 
@@ -54,6 +54,23 @@ def test_what_may_run_on_the_host_counts_nowhere() -> None:
     found = ms.selective(ms.Graph(tensors, ops, name="g"), device=ms.Device(8, 1.0))
     assert found.makespan == pytest.approx(19)
     assert ms.validate(found).lower_bound == pytest.approx(found.lower_bound) == pytest.approx(16, rel=1e-4)
+
+
+@pytest.mark.parametrize(("forward", "backward"), [(4.0, 1.0), (1.0, 4.0)])
+def test_a_state_travels_while_only_some_ops_run(forward: float, backward: float) -> None:
+    """When B starts, 4 bytes of the state are away. They come back after F, and leave after B and the update."""
+    tensors = [tensor("w", 1, "persistent"), tensor("s", 8, "persistent"), tensor("n", 0, "persistent")]
+    tensors += [tensor("a", 4), tensor("g", 1), tensor("counted", 0)]
+    ops = [
+        op("F", "fwd", ["w"], ["a"], forward),
+        op("count", "fwd", ["n"], ["counted"], 0.0, once=True, updates=["n"]),  # an early change, of nothing
+        op("B", "bwd", ["a", "w"], ["g"], backward),
+        op("U", "bwd", ["g", "s", "counted"], [], 1.0, once=True, updates=["s"]),
+    ]
+    graph, device = ms.Graph(tensors, ops, name="g"), ms.Device(10, 1.0, duplex=True)
+    found = ms.selective(graph, device=device)
+    assert found.lower_bound == pytest.approx(8)
+    assert ms.validate(found).lower_bound == pytest.approx(8)
 
 
 @given(repeated_schedules(), st.sampled_from([0.0, 1e-9, 1e9]), st.booleans(), st.sampled_from(["d2h", "h2d"]))

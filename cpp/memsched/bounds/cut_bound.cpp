@@ -58,8 +58,9 @@ Seconds RetentionCurve::time_of(const Retention::Point& line) const {
     if (again <= 0) {
         return total_;
     }
-    const auto any_time = static_cast<double>(retention_.travellers().all);
-    const double unchanged = any_time - static_cast<double>(retention_.travellers().changed);
+    const Retention::Travel& travel = retention_.travel();
+    const auto all_but = [&](Bytes some) { return static_cast<double>(travel.all - some); };
+    const double any_time = all_but(0), unchanged = all_but(travel.out);
     // Without a way out, what nobody changes may still be on the host, and without one back nothing.
     const double may = device_.h2d == 0 ? 0 : device_.d2h == 0 ? unchanged : never;
     const double host = device_.host_memory ? std::min(may, static_cast<double>(*device_.host_memory)) : may;
@@ -73,12 +74,13 @@ Seconds RetentionCurve::time_of(const Retention::Point& line) const {
     const double out = device_.d2h == 0 ? 0 : 1 / device_.d2h, in = 1 / device_.h2d;
     const std::array lines{Linear{total_},
                            Linear{total_ + again, line.price},
-                           Linear{retention_.after() + again, line.price, out, any_time},
-                           Linear{retention_.after(), 0, out, any_time},
-                           Linear{retention_.before(), 0, in, any_time},
+                           Linear{retention_.after() + again, line.price, out, all_but(travel.out_earlier)},
+                           Linear{retention_.after(), 0, out, all_but(travel.out_earlier)},
+                           Linear{retention_.before(), 0, in, all_but(travel.back_later)},
                            Linear{0, 0, out + in, any_time},
                            Linear{0, 0, in},
                            Linear{0, 0, out, unchanged},
+                           Linear{travel.quiet, 0, out, all_but(travel.changed)},
                            device_.duplex ? Linear{} : Linear{in * unchanged, 0, out + in, unchanged}};
     return std::max(total_, least_of_largest(lines, host));
 }

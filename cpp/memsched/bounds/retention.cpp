@@ -79,12 +79,8 @@ Retention::Retention(const Graph& graph, OpId p, Order order)
             }
         }
     }
-    const std::vector<Traveller> each = memsched::travellers(graph);
-    for (TensorId t = 0; at(t) < each.size(); ++t) {
-        if (each[at(t)].all > 0 && !fixed[at(t)]) {
-            need(t);
-            travellers_ += each[at(t)];
-        }
+    for (const TensorId t : find_travel(side)) {
+        need(t);
     }
     while (!open.empty()) {
         const TensorId t = open.back();
@@ -115,6 +111,50 @@ Retention::Retention(const Graph& graph, OpId p, Order order)
             }
         }
     }
+}
+
+// What travels, but for what p reads.
+std::vector<TensorId> Retention::find_travel(const std::vector<Side>& side) {
+    std::vector<TensorId> found;
+    if (!graph_.persistent()) {
+        return found;
+    }
+    const std::vector<Traveller> each = travellers(graph_);
+    std::vector<std::uint8_t> read(each.size(), 0), changed(each.size(), 0), changed_earlier(each.size(), 0);
+    for (std::size_t op = 0; op < graph_.ops().size(); ++op) {
+        for (const TensorId t : on_device(graph_.ops()[op]) ? graph_.ops()[op].reads : std::vector<TensorId>{}) {
+            read[at(t)] |= side[op] == Side::later;
+        }
+        for (const TensorId t : on_device(graph_.ops()[op]) ? graph_.ops()[op].updates : std::vector<TensorId>{}) {
+            changed_earlier[at(t)] |= side[op] == Side::earlier;
+        }
+    }
+    const std::vector<OpId> changes = changing(graph_);
+    for (const OpId op : changes) {
+        for (const TensorId t : graph_.op(op).updates) {
+            changed[at(t)] = 1;
+        }
+    }
+    for (const TensorId t : graph_.op(p_).reads) {
+        read[at(t)] = 2;
+    }
+    for (TensorId t = 0; at(t) < each.size(); ++t) {
+        const Bytes bytes = each[at(t)].all;
+        if (bytes > 0 && read[at(t)] < 2) {
+            found.push_back(t);
+            travel_.all += bytes;
+            travel_.back_later += read[at(t)] ? bytes : 0;
+            travel_.out_earlier += changed_earlier[at(t)] ? bytes : 0;
+            travel_.out += each[at(t)].changed;
+            travel_.changed += changed[at(t)] ? bytes : 0;
+        }
+    }
+    const std::vector<std::uint8_t> before = before_all(graph_, changes);
+    for (std::size_t op = 0; before[at(p_)] && op < before.size(); ++op) {
+        const bool between = before[op] && side[op] == Side::later && on_device(graph_.ops()[op]);
+        travel_.quiet += between ? fastest(graph_.ops()[op]).time : 0;
+    }
+    return found;
 }
 
 void Retention::find_own() {

@@ -52,8 +52,16 @@ class Retention {
     Seconds most_again() const { return most_again_; } // the time of all ops that could help if they ran again
     Bytes needed() const { return needed_; }           // and the bytes held if nothing runs again
     Bytes reads() const { return reads_; }             // bytes that p reads: on the device in any case
-    // Of what is held in any case, what may come and go at any time of a repetition, and not only before p and after.
-    const Traveller& travellers() const { return travellers_; }
+    // Of what is held in any case and p does not read, the bytes that need not leave before p and come back after it,
+    // but may travel at any time of a repetition. Zero without persistent tensors.
+    struct Travel {
+        Bytes all = 0;
+        Bytes back_later = 0;       // of these, what comes back after p even so, since ops after p read it,
+        Bytes out_earlier = 0;      // what leaves before p, since ops before p change it,
+        Bytes out = 0, changed = 0; // what leaves in each repetition, and after an op has changed it
+        Seconds quiet = 0;          // the time of p and what runs between p and any change
+    };
+    const Travel& travel() const { return travel_; }
     // The least that the first run of p holds beside what is needed: if p may run again, its tape can wait.
     Bytes own() const { return own_; }
 
@@ -68,13 +76,14 @@ class Retention {
 
     std::vector<Side> sides(Order order) const; // of each op
     void find_own();
+    std::vector<TensorId> find_travel(const std::vector<Side>& side);
     void add_edge(std::int32_t from, std::int32_t to, Edge edge);
 
     const Graph& graph_;
     OpId p_;
     Seconds before_ = 0, after_ = 0, most_again_ = 0;
     Bytes needed_ = 0, reads_ = 0, own_ = 0, most_held_ = 0;
-    Traveller travellers_;
+    Travel travel_;
     double per_second_ = 1;                                 // units of flow, in the last choice
     std::vector<std::int32_t> node_of_op_, node_of_tensor_; // -1: none
     std::vector<OpId> ops_;                                 // with a node

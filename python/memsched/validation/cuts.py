@@ -5,11 +5,11 @@ docs/algorithms.md has the proof.
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from collections.abc import Iterable
 from fractions import Fraction
-from itertools import combinations
 
 from memsched.validation.bounds import Facts, Json, ancestors, descendants
 from memsched.validation.steady import on_device, travellers
@@ -38,14 +38,45 @@ class _Start:
             for name in facts.size
             if name not in reads and facts.writer.get(name) not in later and not after.isdisjoint(facts.readers[name])
         }
-        travels, kept = (names - reads for names in travellers(graph))  # which come and go at any time of a repetition
-        self.needed |= travels
-        self.any_time, self.unchanged = (sum(facts.size[name] for name in names) for names in (travels, kept))
+        self._travel(facts, graph, op, before & here, later)
         self.bytes = {name: 0 if name in reads else size for name, size in facts.size.items()}  # what it reads is there
         self.reads = sum(facts.size[name] for name in reads)
         own = graph["ops"][op]  # its tape can wait if the op may run again
         skips = not (own.get("once") and facts.tape_is_read(own))
         self.room: int = facts.capacity - facts.least(own, own["writes"], skips=skips)
+
+    def _travel(self, facts: Facts, graph: Json, op: int, before: set[int], later: set[int]) -> None:
+        """What comes and goes at any time of a repetition, and the bytes of it that need not do so at a certain time.
+
+        before, later: the ops on the device that run before this start, and at it or after it.
+        """
+        travels, kept = (names - facts.reads[op] for names in travellers(graph))
+        self.needed |= travels
+        changes = {k: set(graph["ops"][k].get("updates", ())) for k in on_device(graph)}
+        most = _changing(facts, changes)
+        back = {name for name in travels if not later.isdisjoint(facts.readers[name])}  # before an op then reads it
+        out = set[str]().union(*(changes[k] for k in before))  # after an op has changed it, and before the start
+        changed = set[str]().union(*(changes[k] for k in most))  # after one of these has changed it
+        self.any_time, self.unchanged, self.not_back, self.not_out, self.not_changed = (
+            sum(facts.size[name] for name in travels - names)
+            for names in (set[str](), travels - kept, back, out, changed)
+        )
+        behind = [0] * len(facts.time)  # of each op, which of those changes can only come later: bits
+        for k in reversed(range(len(behind))):
+            for reader in (reader for name in facts.writes[k] for reader in facts.readers[name]):
+                behind[k] |= behind[reader] | most.get(reader, 0)
+        every = sum(most.values())
+        between = {k for k in later if every and behind[k] == every}  # the start and all of them
+        self.quiet = math.fsum(facts.time[k] for k in between) if op in between else 0.0
+
+
+def _changing(facts: Facts, changes: dict[int, set[str]]) -> dict[int, int]:
+    """A bit for each op that changes something, but for those that change the least: a thousandth of it all."""
+    size = {k: sum(facts.size[name] for name in names) for k, names in changes.items() if names}
+    rising = sorted(size, key=lambda k: size[k])
+    left = sum(some // 1000 for some in size.values())
+    sums = itertools.accumulate(size[k] for k in rising)
+    return {k: 1 << number for number, (k, some) in enumerate(zip(rising, sums, strict=True)) if some > left}
 
 
 def bound_of_cut(graph: Json, device: Json, op: int, price: float, flows: Iterable[tuple[int, int, float]]) -> float:
@@ -107,16 +138,17 @@ def _seconds(start: _Start, least: float, price: float, compute: float, facts: F
     lines = [
         (all_, Fraction(0)),
         (all_ + more, -cost),
-        (after + more - out * start.any_time, out - cost),
-        (after - out * start.any_time, out),
-        (before - back * start.any_time, back),
+        (after + more - out * start.not_out, out - cost),
+        (after - out * start.not_out, out),
+        (before - back * start.not_back, back),
         (-(out + back) * start.any_time, out + back),
         (Fraction(0), back),
         (-out * start.unchanged, out),
+        (Fraction(start.quiet) - out * start.not_changed, out),
         (-out * start.unchanged, out if device.get("duplex") else out + back),
     ]
     ends = [Fraction(0), *([] if math.isinf(host) else [Fraction(host)])]
-    crossings = ((b - a) / (m - n) for (a, m), (b, n) in combinations(lines, 2) if m != n)
+    crossings = ((b - a) / (m - n) for (a, m), (b, n) in itertools.combinations(lines, 2) if m != n)
     moments = [*ends, *(h for h in crossings if h > 0 and h <= host)]
     least_time = min(max(at + slope * h for at, slope in lines) for h in moments)
     return max(compute, float(least_time * (1 - Fraction(ROUNDING)))) if least_time < _MOST else math.inf
