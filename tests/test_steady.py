@@ -404,18 +404,18 @@ def test_what_is_repeated_is_drawn(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_ends_a_long_search_for_the_period() -> None:
-    """Thousands of states travel and are freed out of turn; a prefetch may wait for each: seconds of work."""
+    """Thousands of states travel and are freed in reverse; a prefetch may wait for each: seconds of work."""
     count = 4000
     names = [f"s{k}" for k in range(count)]
     ops = [op(f"U{k}", [name], [], 1 + k % 7 / 8, once=True, updates=[name]) for k, name in enumerate(names)]
     problem = ms.Graph.from_json(graph([tensor(name, 5 + k % 11, "persistent") for k, name in enumerate(names)], ops))
-    steps: list[Json] = []
-    for k in range(0, count, 2):
-        one, other = names[k : k + 2]
-        steps += [{"prefetch": one}, {"prefetch": other}, {"run": f"U{k}"}, {"run": f"U{k + 1}"}]
-        steps += [{"offload": one}, {"offload": other}, {"free": other}, {"free": one}]
-    schedule = ms.Schedule(steps, budget=80, border=dict.fromkeys(names, "host"))
-    machine = ms.Device(80, d2h=8.0, h2d=8.0)
+    steps: list[Json] = [{"prefetch": name} for name in names]
+    steps += [{"run": f"U{k}"} for k in range(count)]
+    steps += [{"offload": name} for name in names]
+    steps += [{"free": name} for name in reversed(names)]
+    budget = sum(5 + k % 11 for k in range(count))
+    schedule = ms.Schedule(steps, budget=budget, border=dict.fromkeys(names, "host"))
+    machine = ms.Device(budget, d2h=8.0, h2d=8.0)
     pressed: list[float] = []
 
     def press() -> None:

@@ -2,6 +2,7 @@
 #include "instances.h"
 #include "memsched/build/gap_builder.h"
 #include "memsched/planners/selective/run_list.h"
+#include "memsched/planners/selective/whole_step.h"
 #include "memsched/simulate/simulate.h"
 
 #include <doctest/doctest.h>
@@ -108,4 +109,117 @@ TEST_CASE("a list of runs fits and can run after any changes") {
     CHECK(exchanged > 0);
     CHECK(traded > 0);
     CHECK(refused > 0);
+}
+
+namespace {
+
+// A step of some layers, whose parameters and states are updated as soon as possible or at the end. Some parameters are
+// read twice, some updated twice; the input is there at the border.
+Graph random_step(Dice& dice) {
+    GraphData data;
+    const auto tensor = [&](Role role) {
+        data.tensors.push_back({"t" + std::to_string(data.tensors.size()), dice.roll(0, 9), role});
+        return static_cast<TensorId>(data.tensors.size() - 1);
+    };
+    const auto op = [&](Phase phase, std::vector<TensorId> reads, std::vector<TensorId> writes) {
+        Op one;
+        one.name = "o" + std::to_string(data.ops.size());
+        one.phase = phase;
+        one.reads = std::move(reads);
+        one.writes = std::move(writes);
+        one.choices = {{"one", static_cast<Seconds>(dice.roll(1, 5)), dice.roll(0, 2)}};
+        return one;
+    };
+    const int layers = dice.roll(1, 4);
+    std::vector<TensorId> parameter, saved{tensor(Role::input)};
+    std::vector<Op> late;
+    for (int k = 0; k < layers; ++k) {
+        parameter.push_back(tensor(Role::persistent));
+        data.ops.push_back(op(Phase::forward, {saved.back(), parameter.back()}, {tensor(Role::activation)}));
+        saved.push_back(data.ops.back().writes[0]);
+    }
+    TensorId gradient = saved.back();
+    for (int k = layers; k-- > 0;) {
+        std::vector<TensorId> reads{gradient, parameter[at(k)]};
+        if (gradient != saved[at(k)]) {
+            reads.push_back(saved[at(k)]);
+        }
+        const TensorId own = tensor(Role::gradient);
+        gradient = tensor(Role::gradient);
+        data.ops.push_back(op(Phase::backward, reads, {gradient, own}));
+        for (int again = dice.roll(0, 2); again > 0; --again) {
+            Op update = op(Phase::backward, {own, parameter[at(k)], tensor(Role::persistent)}, {});
+            update.updates = {parameter[at(k)], update.reads.back()};
+            update.once = true;
+            (dice.roll(0, 1) ? data.ops : late).push_back(update);
+        }
+    }
+    data.ops.insert(data.ops.end(), late.begin(), late.end());
+    for (std::size_t k = 0; k < data.ops.size(); ++k) {
+        data.ops[k].name = "o" + std::to_string(k);
+    }
+    return Graph(std::move(data));
+}
+
+} // namespace
+
+TEST_CASE("a list of a whole step fits and comes again after any changes") {
+    Dice dice(8);
+    int planned = 0, shorter = 0, exchanged = 0, away = 0;
+    for (int round = 0; round < 600; ++round) {
+        const Graph graph = random_step(dice);
+        const Graph whole = closed(graph).value();
+        const auto border = static_cast<OpId>(graph.ops().size());
+        Device device;
+        device.d2h = device.h2d = dice.roll(0, 3) > 0 ? 2.0 : 0;
+        const bool linked = device.d2h > 0;
+        device.memory = 0;
+        for (const Tensor& tensor : graph.tensors()) {
+            device.memory += tensor.bytes;
+        }
+        device.memory = device.memory * dice.roll(3, 9) / 10;
+        const Progress progress;
+        GapBuilder builder(whole, device, progress);
+        std::vector<MapClass> classes;
+        for (std::size_t gap = 0; gap < builder.gaps().size(); ++gap) {
+            classes.push_back(linked && dice.roll(0, 2) == 0 ? MapClass::swap : MapClass::keep);
+        }
+        StepList list;
+        if (!builder.build(classes, {}, {}, {}, device.memory, list)) {
+            continue;
+        }
+        ++planned;
+        away += !list.border.empty();
+        Simulator simulator(graph, device, device.memory);
+        RunList runs(whole, list, device.memory, linked);
+        Seconds before = 0;
+        std::mt19937_64 random(static_cast<std::uint64_t>(round));
+        FetchPlaces places(whole, 0);
+        for (int k = 0; k < 20; ++k) {
+            Outline outline;
+            outline.events = runs.events().value();
+            REQUIRE(places.list_repeated(outline, runs.border(), device.memory, list));
+            std::erase_if(list.steps, [&](const Step& step) { return step.verb == Verb::run && step.id == border; });
+            const Seconds now = simulator.makespan(list);
+            REQUIRE(now < Simulator::illegal);
+            before = k == 0 ? now : before;
+            shorter += now < before * (1 - 1e-9);
+            for (int change = 0; change < 20; ++change) {
+                runs.change(k % 2 ? 1.0 : 1e-3, random);
+            }
+            if (!linked) {
+                runs.trade(3.0, random);
+            }
+            const RunList kept = runs;
+            if (runs.exchange(random)) {
+                ++exchanged;
+            } else {
+                runs = kept;
+            }
+        }
+    }
+    CHECK(planned > 200);
+    CHECK(shorter > 0);
+    CHECK(exchanged > 0);
+    CHECK(away > 50);
 }

@@ -86,8 +86,8 @@ Seconds RetentionCurve::time_of(const Retention::Point& line) const {
 }
 
 RetentionCurve::RetentionCurve(const Graph& graph, OpId p, Retention::Order order, const Device& device, Bytes capacity,
-                               Seconds total)
-    : retention_(graph, p, order), device_(device), capacity_(capacity), total_(total), best_{total} {}
+                               Seconds total, const LargeUpdates* changes)
+    : retention_(graph, p, order, changes), device_(device), capacity_(capacity), total_(total), best_{total} {}
 
 void RetentionCurve::ask(Seconds price, Pace& pace) {
     const Retention::Point point = retention_.cheapest(price, pace);
@@ -179,13 +179,15 @@ CutBound cut_bound(const Graph& graph, const Device& device, Bytes budget, const
     int ticks = 0;
     const Progress limited{[&](double fraction) { return progress.tick(fraction) || ++ticks > most_ticks; }};
     Pace pace(limited);
+    const LargeUpdates changes(graph);
     std::map<std::size_t, Seconds> asked; // by index into full
     std::unique_ptr<RetentionCurve> best_curve;
     const auto ask = [&](std::size_t k, int most) {
         if (asked.contains(k)) {
             return;
         }
-        auto curve = std::make_unique<RetentionCurve>(graph, full[k], Retention::Order::any, device, capacity, total);
+        auto curve =
+            std::make_unique<RetentionCurve>(graph, full[k], Retention::Order::any, device, capacity, total, &changes);
         bool stopped = false;
         try {
             curve->refine(most, best, pace);

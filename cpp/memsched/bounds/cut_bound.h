@@ -20,8 +20,9 @@ struct CutBound {
 class RetentionCurve {
   public:
     // capacity: bytes, without resident. total: of the fastest times of all ops that run on the device in any case.
+    // changes: as for Retention.
     RetentionCurve(const Graph& graph, OpId p, Retention::Order order, const Device& device, Bytes capacity,
-                   Seconds total);
+                   Seconds total, const LargeUpdates* changes = nullptr);
 
     // Asks for prices until the best is found, at most `most` of them, or until none can be better than `known`.
     const CutBound& refine(int most, const CutBound& known, Pace& pace);

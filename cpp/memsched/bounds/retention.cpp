@@ -40,7 +40,7 @@ std::vector<Retention::Side> Retention::sides(Order order) const {
     return side;
 }
 
-Retention::Retention(const Graph& graph, OpId p, Order order)
+Retention::Retention(const Graph& graph, OpId p, Order order, const LargeUpdates* changes)
     : graph_(graph), p_(p), node_of_op_(graph.ops().size(), -1), node_of_tensor_(graph.tensors().size(), -1),
       cut_(count_nodes(graph)) {
     const std::size_t ops = graph.ops().size();
@@ -79,7 +79,7 @@ Retention::Retention(const Graph& graph, OpId p, Order order)
             }
         }
     }
-    for (const TensorId t : find_travel(side)) {
+    for (const TensorId t : find_travel(side, changes)) {
         need(t);
     }
     while (!open.empty()) {
@@ -114,7 +114,7 @@ Retention::Retention(const Graph& graph, OpId p, Order order)
 }
 
 // What travels, but for what p reads.
-std::vector<TensorId> Retention::find_travel(const std::vector<Side>& side) {
+std::vector<TensorId> Retention::find_travel(const std::vector<Side>& side, const LargeUpdates* changes) {
     std::vector<TensorId> found;
     if (!graph_.persistent()) {
         return found;
@@ -129,8 +129,7 @@ std::vector<TensorId> Retention::find_travel(const std::vector<Side>& side) {
             changed_earlier[at(t)] |= side[op] == Side::earlier;
         }
     }
-    const std::vector<OpId> changes = changing(graph_);
-    for (const OpId op : changes) {
+    for (const OpId op : changes ? changes->ops : std::vector<OpId>{}) {
         for (const TensorId t : graph_.op(op).updates) {
             changed[at(t)] = 1;
         }
@@ -149,9 +148,8 @@ std::vector<TensorId> Retention::find_travel(const std::vector<Side>& side) {
             travel_.changed += changed[at(t)] ? bytes : 0;
         }
     }
-    const std::vector<std::uint8_t> before = before_all(graph_, changes);
-    for (std::size_t op = 0; before[at(p_)] && op < before.size(); ++op) {
-        const bool between = before[op] && side[op] == Side::later && on_device(graph_.ops()[op]);
+    for (std::size_t op = 0; changes && changes->before_all[at(p_)] && op < graph_.ops().size(); ++op) {
+        const bool between = changes->before_all[op] && side[op] == Side::later && on_device(graph_.ops()[op]);
         travel_.quiet += between ? fastest(graph_.ops()[op]).time : 0;
     }
     return found;

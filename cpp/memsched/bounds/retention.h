@@ -20,9 +20,9 @@ namespace memsched {
 class Retention {
   public:
     // Which ops have run when p starts: its ancestors alone, for a bound on every order, or all that are listed before
-    // it. Keeps a reference to graph.
+    // it. changes: of this graph; without them, travel() does not know when it is changed. Keeps a reference to graph.
     enum class Order { any, listed };
-    Retention(const Graph& graph, OpId p, Order order);
+    Retention(const Graph& graph, OpId p, Order order, const LargeUpdates* changes = nullptr);
 
     struct Point {
         Seconds least = 0; // every plan has again + price * held >= least,
@@ -59,7 +59,7 @@ class Retention {
         Bytes back_later = 0;       // of these, what comes back after p even so, since ops after p read it,
         Bytes out_earlier = 0;      // what leaves before p, since ops before p change it,
         Bytes out = 0, changed = 0; // what leaves in each repetition, and after an op has changed it
-        Seconds quiet = 0;          // the time of p and what runs between p and any change
+        Seconds quiet = 0;          // the time of p and what runs between p and all changes
     };
     const Travel& travel() const { return travel_; }
     // The least that the first run of p holds beside what is needed: if p may run again, its tape can wait.
@@ -76,7 +76,7 @@ class Retention {
 
     std::vector<Side> sides(Order order) const; // of each op
     void find_own();
-    std::vector<TensorId> find_travel(const std::vector<Side>& side);
+    std::vector<TensorId> find_travel(const std::vector<Side>& side, const LargeUpdates* changes);
     void add_edge(std::int32_t from, std::int32_t to, Edge edge);
 
     const Graph& graph_;

@@ -57,47 +57,52 @@ inline std::vector<Traveller> travellers(const Graph& graph) {
 
 // Ops that change persistent tensors on the device, but for those that change the least: a thousandth of all bytes that
 // change, together. A counter of the steps says little about when the rest changes.
-inline std::vector<OpId> changing(const Graph& graph) {
-    std::vector<OpId> found;
-    std::vector<Bytes> bytes(graph.ops().size(), 0);
-    for (OpId op = 0; at(op) < graph.ops().size(); ++op) {
-        if (on_device(graph.op(op)) && !graph.op(op).updates.empty()) {
-            found.push_back(op);
-            bytes[at(op)] = bytes_of(graph, graph.op(op).updates);
-        }
-    }
-    std::ranges::stable_sort(found, {}, [&](OpId op) { return bytes[at(op)]; });
-    Bytes left = 0;
-    for (const OpId op : found) {
-        left += bytes[at(op)] / 1000;
-    }
-    std::size_t least = 0;
-    while (least < found.size() && bytes[at(found[least])] <= left) {
-        left -= bytes[at(found[least++])];
-    }
-    found.erase(found.begin(), found.begin() + static_cast<std::ptrdiff_t>(least));
-    return found;
-}
+struct LargeUpdates {
+    static constexpr std::size_t most = 4096; // with more, it would take long to find the ops before all
 
-// By op: whether all of these depend on it.
-inline std::vector<std::uint8_t> before_all(const Graph& graph, const std::vector<OpId>& ops) {
-    std::vector<std::uint8_t> found(graph.ops().size(), ops.empty() ? 0 : 1);
-    for (std::size_t first = 0; first < ops.size(); first += 64) { // a bit for each
-        std::vector<std::uint64_t> own(found.size(), 0), behind(found.size(), 0);
-        std::uint64_t all = 0;
-        for (std::size_t k = first; k < std::min(ops.size(), first + 64); ++k) {
-            all |= own[at(ops[k])] = std::uint64_t{1} << (k - first);
-        }
-        for (std::size_t op = found.size(); op-- > 0;) {
-            for (const TensorId t : graph.ops()[op].reads) {
-                if (graph.writer(t) >= 0) {
-                    behind[at(graph.writer(t))] |= behind[op] | own[op];
-                }
+    explicit LargeUpdates(const Graph& graph) : before_all(graph.ops().size(), 0) {
+        std::vector<Bytes> bytes(graph.ops().size(), 0);
+        Bytes left = 0;
+        for (OpId op = 0; at(op) < graph.ops().size(); ++op) {
+            if (on_device(graph.op(op)) && !graph.op(op).updates.empty()) {
+                ops.push_back(op);
+                bytes[at(op)] = bytes_of(graph, graph.op(op).updates);
+                left += bytes[at(op)] / 1000;
             }
-            found[op] &= behind[op] == all;
+        }
+        std::ranges::stable_sort(ops, {}, [&](OpId op) { return bytes[at(op)]; });
+        std::size_t least = 0;
+        while (least < ops.size() && bytes[at(ops[least])] <= left) {
+            left -= bytes[at(ops[least++])];
+        }
+        ops.erase(ops.begin(), ops.begin() + static_cast<std::ptrdiff_t>(least));
+        if (!ops.empty() && ops.size() <= most) {
+            find_before_all(graph);
         }
     }
-    return found;
-}
+
+    std::vector<OpId> ops;
+    std::vector<std::uint8_t> before_all; // by op: whether all of these depend on it
+
+  private:
+    void find_before_all(const Graph& graph) {
+        before_all.assign(before_all.size(), 1);
+        for (std::size_t first = 0; first < ops.size(); first += 64) { // a bit for each
+            std::vector<std::uint64_t> own(before_all.size(), 0), behind(before_all.size(), 0);
+            std::uint64_t all = 0;
+            for (std::size_t k = first; k < std::min(ops.size(), first + 64); ++k) {
+                all |= own[at(ops[k])] = std::uint64_t{1} << (k - first);
+            }
+            for (std::size_t op = before_all.size(); op-- > 0;) {
+                for (const TensorId t : graph.ops()[op].reads) {
+                    if (graph.writer(t) >= 0) {
+                        behind[at(graph.writer(t))] |= behind[op] | own[op];
+                    }
+                }
+                before_all[op] &= behind[op] == all;
+            }
+        }
+    }
+};
 
 } // namespace memsched

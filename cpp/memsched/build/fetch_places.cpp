@@ -190,7 +190,12 @@ bool FetchPlaces::list(Outline& outline, Bytes capacity, const FetchRule& rule, 
 }
 
 // Two repetitions one after the other; of the second, the places of its fetches, which may be in the first.
-bool FetchPlaces::list_repeated(Outline& outline, Bytes at_border, Bytes capacity, StepList& list) {
+bool FetchPlaces::list_repeated(Outline& outline, std::span<const Copies> border, Bytes capacity, StepList& list) {
+    Bytes at_border = 0;
+    for (std::size_t t = 0; t < border.size(); ++t) {
+        const Tensor& tensor = graph_.tensors()[t];
+        at_border += tensor.source() && border[t] != Copies::host ? tensor.bytes : 0;
+    }
     const std::size_t once = outline.events.size();
     outline.events.reserve(2 * once);
     outline.events.insert(outline.events.end(), outline.events.begin(),
@@ -204,15 +209,21 @@ bool FetchPlaces::list_repeated(Outline& outline, Bytes at_border, Bytes capacit
     list.after.clear();
     list.at.clear();
     list.border.clear();
+    std::vector<Copies> there(border.begin(), border.end());
     std::vector<std::pair<std::int32_t, TensorId>> places; // the run before which a tensor is fetched
     for (const bool next : {false, true}) {                // those for the next repetition come after all others
         for (const Fetch& fetch : outline.fetches) {
             if (fetch.need >= runs && (fetch.at < runs) == next) {
                 places.emplace_back(fetch.at - (next ? 0 : runs), fetch.tensor);
                 if (next) {
-                    list.border.emplace_back(fetch.tensor, Copies::both);
+                    there[at(fetch.tensor)] = Copies::both;
                 }
             }
+        }
+    }
+    for (TensorId t = 0; at(t) < there.size(); ++t) {
+        if (there[at(t)] != Copies::device) {
+            list.border.emplace_back(t, there[at(t)]);
         }
     }
     std::ranges::stable_sort(places, {}, &std::pair<std::int32_t, TensorId>::first);

@@ -63,9 +63,9 @@ class FetchPlaces {
               StepList& list);
 
     // The same for events that are repeated without end, by the rule `eager`: a fetch for the next repetition may be
-    // placed in this one, and then its tensor is on the device and the host at the border. at_border: bytes on the
-    // device there, without resident, before fetches are placed. Of the list's border, it fills in only such tensors.
-    bool list_repeated(Outline& outline, Bytes at_border, Bytes capacity, StepList& list);
+    // placed in this one, and then its tensor is on the device and the host at the border. border: by tensor, before
+    // fetches are placed; device for those that are not persistent.
+    bool list_repeated(Outline& outline, std::span<const Copies> border, Bytes capacity, StepList& list);
 
   private:
     struct Crest {

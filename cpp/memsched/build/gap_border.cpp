@@ -127,17 +127,12 @@ void GapBuilder::close_repetition() {
     }
 }
 
-void GapBuilder::set_border(StepList& list) const {
-    std::vector<std::uint8_t> fetched(facts_.size(), 0);
-    for (const auto& [tensor, copies] : list.border) {
-        fetched[at(tensor)] = 1;
-    }
+std::vector<Copies> GapBuilder::border() const {
+    std::vector<Copies> border(facts_.size(), Copies::device);
     for (const TensorId t : persistent_) {
-        if (!fetched[at(t)] && (away_[at(t)] || backed_[at(t)])) {
-            list.border.emplace_back(t, away_[at(t)] ? Copies::host : Copies::both);
-        }
+        border[at(t)] = away_[at(t)] ? Copies::host : backed_[at(t)] ? Copies::both : Copies::device;
     }
-    std::ranges::sort(list.border);
+    return border;
 }
 
 bool GapBuilder::build_repeated(StepList& list) {
@@ -158,15 +153,7 @@ bool GapBuilder::build_repeated(StepList& list) {
             return false;
         }
         advance_events();
-        Bytes at_border = 0;
-        for (std::size_t t = 0; t < facts_.size(); ++t) {
-            at_border += graph_.tensors()[t].source() && !(facts_[t].persistent && away_[t]) ? facts_[t].bytes : 0;
-        }
-        if (!places_.list_repeated(outline_, at_border, capacity_, list)) {
-            return false;
-        }
-        set_border(list);
-        return true;
+        return places_.list_repeated(outline_, border(), capacity_, list);
     }
     return false;
 }

@@ -111,8 +111,8 @@ class GapBuilder {
     Price price_of_persistent(TensorId tensor);
     Seconds wait_across_border(TensorId tensor) const;
     void close_repetition();
-    void set_border(StepList& list) const;
-    bool sends(TensorId tensor); // whether it has to be copied to the host when it leaves
+    std::vector<Copies> border() const; // by tensor, before fetches are placed
+    bool sends(TensorId tensor);        // whether it has to be copied to the host when it leaves
 
     std::vector<TensorId>& present(TensorId tensor) { return fact(tensor).small ? small_ : large_; }
     const Fact& fact(TensorId tensor) const { return facts_[at(tensor)]; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <utility>
 
 namespace memsched {
 namespace {
@@ -43,7 +44,7 @@ class RepetitionScan {
             default:
                 scan_transfer(step);
             }
-            pace.spend(Pace::named + static_cast<std::int64_t>(current_.returns.size()));
+            pace.spend(Pace::named + static_cast<std::int64_t>(current_.returns.size() + std::exchange(compared_, 0)));
             steps_[at(now_ % n)] = std::move(current_);
         }
     }
@@ -69,7 +70,9 @@ class RepetitionScan {
         StepId run;           // the last run before the free, which it does not precede
         bool used;            // by that run, so that it waits for its end
         std::uint64_t before; // bytes of all listed before it, modulo 2^64
+        bool begins = true;   // a group: no free of it or after is earlier than any before; within one, some may be
     };
+    using Queue = std::deque<Awaiting>;
 
     void cross_border() { // host copies of what is not on the host there are dropped
         for (TensorState& state : tensors_) {
@@ -187,10 +190,8 @@ class RepetitionScan {
         if (bytes > 0 && (state.offload >= 0 || fetched_for_nothing)) {
             const StepId in = fetched_for_nothing ? state.fetch : -1;
             const Awaiting now{{now_, bytes}, state.offload, in, run_, state.run == run_, freed_};
-            if (!of_link_.empty() && !in_turn(of_link_.back(), now)) {
-                out_of_turn_ = now_;
-            }
             of_link_.push_back(now);
+            join_groups();
             freed_ += static_cast<std::uint64_t>(bytes);
         } else if (bytes > 0 && state.run >= 0 && state.run == run_) {
             of_run_ += bytes; // not before the run ends, and then at once
@@ -210,12 +211,18 @@ class RepetitionScan {
             return;
         }
         auto first = of_link_.begin(), end = of_link_.end();
-        if (first != end && out_of_turn_ <= first->free.step) { // all in turn, so the first ones
-            end = first_after(lacking);
+        if (first != end) { // groups come in turn, so the first ones
+            end = group_end(first_after(lacking));
             if (lacking > of_run) { // .. of which these are enough in no case
-                first = first_after(lacking - of_run);
-                wait_for(std::prev(first)->free.step);
-                lacking -= static_cast<Bytes>(before(first) - of_link_.front().before);
+                const auto next = first_after(lacking - of_run);
+                const auto group = group_of(std::prev(next));
+                first = std::next(group) == group_end(next) ? next : group; // of several, some may be enough
+                if (first != of_link_.begin()) {
+                    for (auto one = group_of(std::prev(first)); one != first; ++one) {
+                        wait_for(one->free.step);
+                    }
+                    lacking -= static_cast<Bytes>(before(first) - of_link_.front().before);
+                }
             }
         }
         Bytes listed = 0;
@@ -235,16 +242,40 @@ class RepetitionScan {
         }
     }
 
+    // The last one joins the groups of which some may be later.
+    void join_groups() {
+        const Awaiting& last = of_link_.back();
+        auto begin = std::prev(of_link_.end());
+        while (begin != of_link_.begin()) {
+            const auto group = group_of(std::prev(begin));
+            compared_ += static_cast<std::size_t>(begin - group);
+            if (std::all_of(group, begin, [&](const Awaiting& one) { return in_turn(one, last); })) {
+                break;
+            }
+            begin->begins = false;
+            begin = group;
+        }
+    }
+
+    Queue::iterator group_of(Queue::iterator one) {
+        while (one != of_link_.begin() && !one->begins) {
+            --one;
+        }
+        return one;
+    }
+
+    Queue::iterator group_end(Queue::iterator one) {
+        return std::find_if(one, of_link_.end(), [](const Awaiting& other) { return other.begins; });
+    }
+
     // The end of the fewest first ones that hold that many bytes.
-    std::deque<Awaiting>::iterator first_after(Bytes bytes) {
+    Queue::iterator first_after(Bytes bytes) {
         const std::uint64_t all = of_link_.front().before;
         return std::ranges::partition_point(
             of_link_, [&](const Awaiting& one) { return static_cast<Bytes>(one.before - all) < bytes; });
     }
 
-    std::uint64_t before(std::deque<Awaiting>::iterator one) const {
-        return one == of_link_.end() ? freed_ : one->before;
-    }
+    std::uint64_t before(Queue::iterator one) const { return one == of_link_.end() ? freed_ : one->before; }
 
     const Graph& graph_;
     const StepList& list_;
@@ -255,10 +286,10 @@ class RepetitionScan {
     RepeatedStep current_;
     StepId now_ = 0;
     StepId run_ = -1, compute_ = -1, link_ = -1, in_ = -1, host_ = -1; // the last run, and the last of each stream
-    std::deque<Awaiting> of_link_; // frees that wait for transfers, and may still do
-    std::uint64_t freed_ = 0;      // bytes of all that ever were there, modulo 2^64
-    StepId out_of_turn_ = -1;      // the last of them that may be earlier than the one before
-    Bytes of_run_ = 0;             // that the last run uses, and gives back
+    Queue of_link_;            // frees that wait for transfers, and may still do
+    std::size_t compared_ = 0; // of them, since the step before
+    std::uint64_t freed_ = 0;  // bytes of all that ever were there, modulo 2^64
+    Bytes of_run_ = 0;         // that the last run uses, and gives back
 };
 
 } // namespace

@@ -74,8 +74,8 @@ def whole_step(
     ['F1', 'F2', 'loss', 'B2', 'U2', 'B1', 'U1']
     >>> ms.peak_memory(step), ms.min_memory(step, "selective")
     (90, 40)
-    >>> ms.selective(step, 60, 100).makespan
-    7.2
+    >>> round(ms.selective(step, 60, 100).makespan, 2)
+    7.14
     """
     found = _checked(chain, states, update_time, parameters, gradients)
     graph = to_graph(chain)

@@ -16,6 +16,7 @@ from memsched.validation.steady import on_device, travellers
 
 ROUNDING = 1e-15  # relative, of a few sums and products
 _MOST = sys.float_info.max
+_MOST_CHANGES = 4096  # with more, it would take long to find what runs before all of them
 
 
 class _Start:
@@ -62,10 +63,10 @@ class _Start:
             for names in (set[str](), travels - kept, back, out, changed)
         )
         behind = [0] * len(facts.time)  # of each op, which of those changes can only come later: bits
-        for k in reversed(range(len(behind))):
+        every = sum(most.values()) if len(most) <= _MOST_CHANGES else 0
+        for k in reversed(range(len(behind))) if every else ():
             for reader in (reader for name in facts.writes[k] for reader in facts.readers[name]):
                 behind[k] |= behind[reader] | most.get(reader, 0)
-        every = sum(most.values())
         between = {k for k in later if every and behind[k] == every}  # the start and all of them
         self.quiet = math.fsum(facts.time[k] for k in between) if op in between else 0.0
 

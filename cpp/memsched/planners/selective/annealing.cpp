@@ -16,7 +16,8 @@ constexpr double heat = 1;                   // in mean times of an op, without 
 constexpr double linked_heat = 0.1;          // and with one
 constexpr std::uint64_t most_changes = 1000; // per move, or one for each op of a smaller graph
 constexpr std::uint64_t trade_every = 20;    // changes, without a link
-constexpr std::int64_t linked_lists = 2;     // with a link, lists that are simulated per move, and
+constexpr std::int64_t linked_lists = 2;     // with a link, lists that are simulated per move,
+constexpr std::int64_t repeated_lists = 5;   // or of whole steps, whose moves take longer, and
 constexpr int most_doublings = 7;            // before each 1, 2, .. or 128 changes,
 constexpr std::size_t few_ops = 500;         // or, up to here, an exchange as often
 
@@ -67,23 +68,32 @@ void free_at_once(const Graph& graph, StepList& list) {
 
 } // namespace
 
-Annealing::Annealing(const Graph& graph, Simulator& simulator, Bytes capacity, bool linked)
-    : graph_(graph), simulator_(simulator), capacity_(capacity), linked_(linked), places_(graph, 0) {
+Annealing::Annealing(const Graph& graph, std::size_t ops, Simulator& simulator, bool linked)
+    : graph_(graph), ops_(ops), simulator_(simulator), linked_(linked), places_(graph, 0) {
     for (const Op& op : graph.ops()) {
         mean_ += op.choices[0].time / static_cast<double>(graph.ops().size());
     }
 }
 
-// The makespan of a list of runs, its fetches as early as memory allows.
-Seconds Annealing::judge(const RunList& runs) {
-    ++evaluations_;
+// The fetches of a list of runs go as early as memory allows.
+bool Annealing::list(const RunList& runs) {
     std::optional<std::vector<PlanEvent>> events = runs.events();
     if (!events) {
-        return Simulator::illegal;
+        return false;
     }
     outline_.events = std::move(*events);
+    if (graph_.persistent()) {
+        const bool fits = places_.list_repeated(outline_, runs.border(), room_, list_);
+        std::erase_if(list_.steps, [&](const Step& step) { return step.verb == Verb::run && at(step.id) == ops_; });
+        return fits;
+    }
     places_.attribute(outline_);
-    if (!places_.list(outline_, capacity_, {}, {}, list_)) {
+    return places_.list(outline_, room_, {}, {}, list_);
+}
+
+Seconds Annealing::judge(const RunList& runs) {
+    ++evaluations_;
+    if (!list(runs)) {
         return Simulator::illegal;
     }
     const Seconds found = simulator_.makespan(list_);
@@ -94,20 +104,29 @@ Seconds Annealing::judge(const RunList& runs) {
     return found;
 }
 
-void Annealing::run(const StepList& plan, Seconds makespan, std::int64_t moves, std::int64_t most, std::uint64_t seed,
-                    const std::function<bool()>& stopped) {
+void Annealing::run(const StepList& plan, Seconds makespan, Bytes room, std::int64_t moves, std::int64_t most,
+                    std::uint64_t seed, const std::function<bool()>& stopped) {
     if (makespan < best_) {
         best_ = makespan;
         steps_ = plan;
+        room_ = room;
+    }
+    if (std::ranges::find(steps_.steps, Verb::update, &Step::verb) != steps_.steps.end()) {
+        return;
     }
     std::mt19937_64 random(seed);
     const Seconds hot = (linked_ ? linked_heat : heat) * mean_;
-    const std::int64_t count = (linked_ ? linked_lists * moves : most) / cycles;
-    std::int64_t left = linked_ ? linked_lists * most : most;
+    const std::int64_t lists = !linked_ ? 1 : graph_.persistent() ? repeated_lists : linked_lists;
+    const std::int64_t count = (linked_ ? lists * moves : most) / cycles;
+    std::int64_t left = lists * most;
     const auto changes = std::min<std::uint64_t>(graph_.ops().size(), most_changes);
     RunList before; // its memory serves again
     for (int cycle = 0; cycle < cycles; ++cycle) {
-        RunList runs(graph_, steps_, capacity_, linked_);
+        StepList whole = steps_;
+        if (graph_.ops().size() > ops_) {
+            whole.run(static_cast<OpId>(ops_));
+        }
+        RunList runs(graph_, whole, room_, linked_);
         LateAcceptance late(64);
         late.restart(best_);
         for (std::int64_t k = 0; k < count && left > 0 && !stopped(); ++k, --left) {
@@ -148,13 +167,14 @@ SelectiveSolution annealed(const Graph& graph, const Device& device, const StepL
                            std::uint64_t seed, const Progress& progress) {
     Simulator simulator(graph, device, device.memory);
     const bool linked = device.d2h > 0 && device.h2d > 0;
-    Annealing annealing(graph, simulator, device.memory - graph.resident(), linked);
+    Annealing annealing(graph, graph.ops().size(), simulator, linked);
     StepList best = plan;
     Seconds makespan = simulator.makespan(plan);
     bool over = false;
     for (std::int64_t part = first_part; moves > 0 && !over; part *= 2) {
         const std::int64_t most = std::min(part, moves);
-        annealing.run(best, makespan, part, most, seed++, [&] { return over = progress.tick(0); });
+        annealing.run(best, makespan, device.memory - graph.resident(), part, most, seed++,
+                      [&] { return over = progress.tick(0); });
         best = annealing.steps();
         makespan = annealing.makespan();
         moves -= most;

@@ -1,6 +1,7 @@
 #include "memsched/planners/selective/run_list.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace memsched {
 namespace {
@@ -9,11 +10,34 @@ constexpr std::int64_t spacing = 1 << 20; // of keys
 constexpr std::size_t few_writes = 8;     // of an op
 constexpr Bytes large_share = 1000;       // tensors of more than this part of the capacity are large
 
+// By tensor: where it is at the border. What is fetched for the next repetition is on the host there, until then.
+std::vector<Copies> before_fetches(const Graph& graph, const StepList& plan) {
+    std::vector<Copies> border(graph.tensors().size(), Copies::device);
+    for (const auto& [tensor, copies] : plan.border) {
+        border[at(tensor)] = copies;
+    }
+    std::vector<std::uint8_t> seen(border.size(), 0);
+    for (std::size_t k = plan.steps.size(); k-- > 0 && graph.persistent();) { // the last touch of each tensor
+        const Step& step = plan.steps[k];
+        const auto see = [&](TensorId t) {
+            if (!std::exchange(seen[at(t)], 1) && step.verb == Verb::prefetch && border[at(t)] == Copies::both) {
+                border[at(t)] = Copies::host;
+            }
+        };
+        if (step.verb == Verb::run) {
+            std::ranges::for_each(graph.op(step.id).reads, see);
+        } else {
+            see(step.id);
+        }
+    }
+    return border;
+}
+
 } // namespace
 
 RunList::RunList(const Graph& graph, const StepList& plan, Bytes capacity, bool linked)
     : graph_(&graph), capacity_(capacity), linked_(linked), items_(2), touches_(graph.tensors().size()),
-      runs_(graph.ops().size(), 0) {
+      runs_(graph.ops().size(), 0), border_(before_fetches(graph, plan)) {
     for (const Op& op : graph.ops()) {
         std::erase_if(without_tape_.emplace_back(op.writes), [&](TensorId t) { return graph.taped(t); });
     }
@@ -30,7 +54,7 @@ RunList::RunList(const Graph& graph, const StepList& plan, Bytes capacity, bool 
         }
     };
     for (TensorId t = 0; at(t) < touches_.size(); ++t) {
-        if (graph.tensor(t).source()) {
+        if (graph.tensor(t).source() && border_[at(t)] != Copies::host) {
             sources_.push_back(t);
             touches_[at(t)].push_back(begin);
             here[at(t)] = 1;
@@ -38,6 +62,9 @@ RunList::RunList(const Graph& graph, const StepList& plan, Bytes capacity, bool 
         if ((linked || graph.repeatable(t)) && large(t)) {
             large_.push_back(t);
         }
+    }
+    for (const auto& [t, copies] : plan.border) {
+        fetched[at(t)] = copies == Copies::both && border_[at(t)] == Copies::host;
     }
     for (const Step& step : plan.steps) {
         if (step.verb == Verb::run) {
@@ -62,7 +89,7 @@ RunList::RunList(const Graph& graph, const StepList& plan, Bytes capacity, bool 
         if (here[at(t)] && !fetched[at(t)]) {
             touches.push_back(end);
         }
-        if (graph.is_result(t) && (here[at(t)] || sent[at(t)])) {
+        if (graph.is_result(t) && !graph.persistent() && (here[at(t)] || sent[at(t)])) {
             results_.push_back(t);
         }
         for (std::size_t k = 0; k < touches.size(); ++k) {
@@ -106,6 +133,11 @@ bool RunList::writes(ItemId id, TensorId tensor) const {
     }
     const PlanEvent& event = items_[at(id)].event;
     return graph_->writer(tensor) == event.id && !(event.skip && graph_->taped(tensor));
+}
+
+bool RunList::updates(ItemId id, TensorId tensor) const {
+    const PlanEvent& event = items_[at(id)].event;
+    return event.what == PlanEvent::run && std::ranges::count(graph_->op(event.id).updates, tensor) > 0;
 }
 
 Bytes RunList::own(ItemId id) const {
@@ -268,8 +300,13 @@ bool RunList::useful(ItemId id) const {
     const auto what = [&](ItemId one) { return items_[at(one)].event.what; };
     const std::vector<ItemId>& touches = touches_[at(event.id)];
     const auto next = touches.begin() + static_cast<std::ptrdiff_t>(place(event.id, id)) + 1;
+    if (event.what == PlanEvent::offload && graph_->tensor(event.id).persistent()) { // the copy is read, or stays
+        const auto use = std::find_if(
+            next, touches.end(), [&](ItemId one) { return what(one) == PlanEvent::fetch || updates(one, event.id); });
+        return use == touches.end() ? border_[at(event.id)] != Copies::device : what(*use) == PlanEvent::fetch;
+    }
     if (event.what == PlanEvent::offload) {
-        return next == touches.end() || graph_->is_result(event.id) ||
+        return next == touches.end() || (graph_->is_result(event.id) && !graph_->persistent()) ||
                std::any_of(next, touches.end(), [&](ItemId one) { return what(one) == PlanEvent::fetch; });
     }
     const auto use = std::find_if(next, touches.end(), [&](ItemId one) { return what(one) != PlanEvent::offload; });
@@ -279,8 +316,12 @@ bool RunList::useful(ItemId id) const {
 std::optional<std::vector<PlanEvent>> RunList::events() const {
     std::vector<PlanEvent> events;
     std::vector<std::uint8_t> here(touches_.size(), 0), sent(touches_.size(), 0);
+    const std::vector<TensorId> none;
     for (const TensorId t : sources_) {
         here[at(t)] = 1;
+    }
+    for (std::size_t t = 0; t < border_.size(); ++t) {
+        sent[t] = border_[t] != Copies::device;
     }
     for (ItemId id = begin; id != end; id = items_[at(id)].next) {
         const PlanEvent& event = items_[at(id)].event;
@@ -291,6 +332,9 @@ std::optional<std::vector<PlanEvent>> RunList::events() const {
             events.push_back(event);
             for (const TensorId t : writes(id)) {
                 here[at(t)] = 1;
+            }
+            for (const TensorId t : event.what == PlanEvent::run ? graph_->op(event.id).updates : none) {
+                sent[at(t)] = 0; // the copy is stale
             }
         }
         for (const auto& some : {id == begin ? sources_ : reads(id), writes(id)}) {

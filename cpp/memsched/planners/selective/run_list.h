@@ -19,8 +19,9 @@ namespace memsched {
 class RunList {
   public:
     RunList() = default;
-    // plan: legal, with one choice for each op. capacity: bytes, without resident. linked: whether tensors may travel.
-    // Keeps a reference to graph.
+    // plan: legal, with one choice for each op, and none on the host. capacity: bytes, without resident. linked:
+    // whether tensors may travel. Of a plan that is repeated, persistent tensors stay where they are at the border, and
+    // the last run stays last. Keeps a reference to graph.
     RunList(const Graph& graph, const StepList& plan, Bytes capacity, bool linked);
 
     // Removes, adds or moves an item, or does nothing. A run is added the more likely, the less time it takes beside
@@ -35,6 +36,8 @@ class RunList {
     bool trade(Seconds temperature, std::mt19937_64& random);
     // None if a result, which no op reads, is neither kept nor sent, though the plan did so at first.
     std::optional<std::vector<PlanEvent>> events() const;
+    // By tensor: where it is at the border, before a fetch for the next repetition.
+    const std::vector<Copies>& border() const { return border_; }
     // The time of all runs.
     Seconds time() const;
 
@@ -52,6 +55,7 @@ class RunList {
     std::span<const TensorId> reads(ItemId id) const;
     std::span<const TensorId> writes(ItemId id) const;
     bool writes(ItemId id, TensorId tensor) const;
+    bool updates(ItemId id, TensorId tensor) const;
     Bytes own(ItemId id) const; // workspace
     bool useful(ItemId id) const;
     std::size_t place(TensorId tensor, ItemId id) const; // of the item, or where it belongs, among the touches
@@ -68,6 +72,7 @@ class RunList {
 
     ItemId any_repeated(std::mt19937_64& random) const; // or `end`, if none was found
     bool sent_before(TensorId tensor, ItemId id) const;
+    bool readable(ItemId id) const;
     PlanEvent run_for(TensorId tensor) const;
     ItemId fullest() const;
     bool give_way(ItemId over, std::mt19937_64& random);
@@ -103,7 +108,8 @@ class RunList {
     std::vector<ItemId> items_in_, unused_;
     std::vector<std::vector<ItemId>> touches_; // by tensor, in the order of the list
     std::vector<std::int32_t> runs_;           // by op
-    std::vector<TensorId> sources_, large_;    // large: tensors that may come back and make room
+    std::vector<Copies> border_;               // by tensor
+    std::vector<TensorId> sources_, large_;    // there at the start; tensors that may come back and make room
     std::vector<TensorId> results_;            // that stay
     std::vector<Edit> edits_;                  // of the trade under way,
     Seconds more_ = 0, most_ = 0;              // the time that it adds, and the most that it may add

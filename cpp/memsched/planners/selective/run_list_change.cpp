@@ -27,7 +27,7 @@ void RunList::remove(ItemId id) {
 // Whatever the list holds then; false if nobody has written what the item reads.
 bool RunList::insert(const PlanEvent& event, ItemId previous) {
     const ItemId id = link(previous, event);
-    if (std::ranges::any_of(reads(id), [&](TensorId t) { return place(t, id) == 0; })) {
+    if (!readable(id)) {
         unlink(id);
         return false;
     }
@@ -49,10 +49,37 @@ bool RunList::add(const PlanEvent& event, ItemId previous) {
     return false;
 }
 
+// Whether the host has a copy that is still good.
 bool RunList::sent_before(TensorId tensor, ItemId id) const {
-    const auto first = touches_[at(tensor)].begin();
-    return std::any_of(first, first + static_cast<std::ptrdiff_t>(place(tensor, id)),
-                       [&](ItemId one) { return items_[at(one)].event.what == PlanEvent::offload; });
+    for (std::size_t k = place(tensor, id); k-- > 0;) {
+        const ItemId one = touches_[at(tensor)][k];
+        if (items_[at(one)].event.what == PlanEvent::offload || updates(one, tensor)) {
+            return !updates(one, tensor);
+        }
+    }
+    return border_[at(tensor)] != Copies::device;
+}
+
+// Whether somebody has written what a new item reads, and, if the op has run before, nobody has changed it since.
+bool RunList::readable(ItemId id) const {
+    const PlanEvent& event = items_[at(id)].event;
+    return std::ranges::all_of(reads(id), [&](TensorId t) {
+        const std::vector<ItemId>& touches = touches_[at(t)];
+        std::size_t k = place(t, id);
+        const bool written = k > 0;
+        const auto ran = [&](ItemId one) {
+            return items_[at(one)].event.what == PlanEvent::run && items_[at(one)].event.id == event.id;
+        };
+        if (event.what != PlanEvent::run || !graph_->tensor(t).persistent()) {
+            return written;
+        }
+        for (; k > 0 && !ran(touches[k - 1]); --k) {
+            if (updates(touches[k - 1], t)) {
+                return false;
+            }
+        }
+        return written;
+    });
 }
 
 PlanEvent RunList::run_for(TensorId tensor) const {
@@ -118,14 +145,22 @@ void RunList::move(ItemId id, std::mt19937_64& random) {
     const auto key = [&](ItemId one) { return items_[at(one)].key; };
     const auto raise = [&](ItemId one) { low = key(one) > key(low) ? one : low; };
     const auto lower = [&](ItemId one) { high = key(one) < key(high) ? one : high; };
+    if (graph_->persistent()) {
+        lower(items_[end].previous); // the last run, which may read what must be there at the border
+        if (high == id) {
+            return;
+        }
+    }
     for (const TensorId t : reads(id)) {
         const std::vector<ItemId>& touches = touches_[at(t)];
         const std::size_t here = place(t, id);
+        const bool alone = updates(id, t);
+        const auto ends = [&](ItemId one) { return alone || writes(one, t) || updates(one, t); };
         std::size_t k = here;
-        for (; k > 0 && !writes(touches[k - 1], t); --k) {
+        for (; k > 0 && !ends(touches[k - 1]); --k) {
         }
         raise(k > 0 ? touches[k - 1] : begin);
-        for (k = here + 1; k < touches.size() && !writes(touches[k], t); ++k) {
+        for (k = here + 1; k < touches.size() && !ends(touches[k]); ++k) {
         }
         lower(k < touches.size() ? touches[k] : end);
     }

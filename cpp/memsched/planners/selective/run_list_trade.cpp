@@ -99,9 +99,11 @@ bool RunList::rerun(TensorId tensor, ItemId reader, int depth, std::mt19937_64& 
     }
     const PlanEvent event = run_for(tensor);
     const std::vector<TensorId>& needed = graph_->op(event.id).reads;
-    if (std::ranges::any_of(needed, [&](TensorId t) { return place(t, reader) == 0; })) {
+    if (!readable(link(items_[at(reader)].previous, event))) {
+        unlink(items_[at(reader)].previous);
         return false;
     }
+    unlink(items_[at(reader)].previous);
     put(event, items_[at(reader)].previous);
     const ItemId run = items_[at(reader)].previous;
     for (const TensorId t : needed) {

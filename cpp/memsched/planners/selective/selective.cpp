@@ -36,7 +36,9 @@ class Search {
           capacity_(device.memory - fixed_.graph.resident()),
           builder_(closed_ ? *closed_ : fixed_.graph, device, progress),
           simulator_(fixed_.graph, device, device.memory), changes_(fixed_.graph, builder_.gaps(), linked_),
-          progress_(progress), annealing_(fixed_.graph, simulator_, capacity_, linked_), polishing_(simulator_) {
+          progress_(progress),
+          annealing_(closed_ ? *closed_ : fixed_.graph, fixed_.graph.ops().size(), simulator_, linked_),
+          polishing_(simulator_) {
         for (const Op& op : fixed_.graph.ops()) {
             total_ += op.choices[0].time;
             least_ += op.host_time ? 0 : op.choices[0].time;
@@ -47,8 +49,7 @@ class Search {
     Seconds ask(const Classes& classes) { return ask(Decisions{classes, {}, eviction_, 0, hosted_}); }
     Seconds ask(const Decisions& what) {
         ++evaluations_;
-        const auto room = capacity_ - static_cast<Bytes>(what.slack * static_cast<double>(capacity_));
-        if (!builder_.build(what.classes, what.weights, what.eviction, what.hosted, room, list_)) {
+        if (!builder_.build(what.classes, what.weights, what.eviction, what.hosted, room(what), list_)) {
             return Simulator::illegal;
         }
         if (closed_) {
@@ -132,13 +133,15 @@ class Search {
     }
 
     void anneal(std::int64_t moves, std::int64_t most, std::uint64_t seed) {
-        annealing_.run(steps_, best_, moves, most, seed, [&] { return stopped(); });
+        annealing_.run(steps_, best_, room(chosen_), moves, most, seed, [&] { return stopped(); });
     }
 
-    // Of whole steps, whose lists are not annealed.
+    // Of whole steps.
     void polish(std::int64_t moves) {
         if (fixed_.graph.persistent() && linked_ && has_plan()) {
-            polishing_.run(steps_, best_, moves, random_, [&] { return stopped(); });
+            const bool annealed = annealing_.makespan() < best_;
+            polishing_.run(annealed ? annealing_.steps() : steps_, std::min(best_, annealing_.makespan()), moves,
+                           random_, [&] { return stopped(); });
         }
     }
 
@@ -153,6 +156,9 @@ class Search {
     std::int64_t evaluations() const { return evaluations_ + annealing_.evaluations() + polishing_.evaluations(); }
 
   private:
+    Bytes room(const Decisions& what) const {
+        return capacity_ - static_cast<Bytes>(what.slack * static_cast<double>(capacity_));
+    }
     const StepList& best_steps() const {
         const StepList& found = annealing_.makespan() < best_ ? annealing_.steps() : steps_;
         return polishing_.makespan() <= makespan() ? polishing_.steps() : found;
@@ -326,7 +332,7 @@ std::optional<SelectiveSolution> selective(const Graph& graph, const Device& dev
         for (std::int64_t part = first_part; left > 0 && !last.stopped(); part *= 2) {
             const std::int64_t most = std::min(part, left);
             last.walk(most);
-            if (reorder && !graph.persistent() && last.has_plan() && last.gap() > far) {
+            if (reorder && last.has_plan() && last.gap() > far) {
                 last.anneal(part, most, ++seed);
             }
             left -= most;
