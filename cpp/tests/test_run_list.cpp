@@ -20,6 +20,32 @@ bool same(const std::vector<PlanEvent>& some, const std::vector<PlanEvent>& othe
     });
 }
 
+// So many tenths of the bytes of all tensors.
+Device tight(const Graph& graph, double rate, int tenths) {
+    Device device;
+    device.d2h = device.h2d = rate;
+    device.memory = 0;
+    for (const Tensor& tensor : graph.tensors()) {
+        device.memory += tensor.bytes;
+    }
+    device.memory = device.memory * tenths / 10;
+    return device;
+}
+
+void change_some(RunList& runs, Seconds temperature, std::mt19937_64& random) {
+    for (int change = 0; change < 20; ++change) {
+        runs.change(temperature, random);
+    }
+}
+
+// Whether the list changed.
+bool exchange_or_keep(RunList& runs, std::mt19937_64& random) {
+    const RunList kept = runs;
+    const bool fits = runs.exchange(random);
+    runs = fits ? runs : kept;
+    return fits;
+}
+
 // Each op reads some of the tensors before it; some have a tape, or run once.
 Graph random_graph(Dice& dice, int count) {
     GraphData data;
@@ -57,14 +83,9 @@ TEST_CASE("a list of runs fits and can run after any changes") {
     int shorter = 0, exchanged = 0, traded = 0, refused = 0;
     for (int round = 0; round < 300; ++round) {
         const Graph graph = random_graph(dice, 8);
-        Device device;
-        device.d2h = device.h2d = dice.roll(0, 1) * 2.0;
-        const bool linked = device.d2h > 0;
-        device.memory = 0;
-        for (const Tensor& tensor : graph.tensors()) {
-            device.memory += tensor.bytes;
-        }
-        device.memory = device.memory * dice.roll(5, 9) / 10;
+        const double rate = dice.roll(0, 1) * 2.0;
+        const Device device = tight(graph, rate, dice.roll(5, 9));
+        const bool linked = rate > 0;
         const Progress progress;
         GapBuilder builder(graph, device, progress);
         const std::vector<MapClass> keep(builder.gaps().size(), MapClass::keep);
@@ -85,9 +106,7 @@ TEST_CASE("a list of runs fits and can run after any changes") {
             const Seconds now = simulator.makespan(list);
             REQUIRE(now < Simulator::illegal);
             shorter += now < before * (1 - 1e-9);
-            for (int change = 0; change < 20; ++change) {
-                runs.change(k % 2 ? 1.0 : 1e-3, random);
-            }
+            change_some(runs, k % 2 ? 1.0 : 1e-3, random);
             if (!linked) { // a trade is undone, or costs no time here
                 const std::vector<PlanEvent> events = runs.events().value();
                 const Seconds time = runs.time();
@@ -97,12 +116,7 @@ TEST_CASE("a list of runs fits and can run after any changes") {
                 CHECK((changed || same(events, runs.events().value())));
                 runs.trade(3.0, random);
             }
-            const RunList kept = runs;
-            if (runs.exchange(random)) {
-                ++exchanged;
-            } else {
-                runs = kept;
-            }
+            exchanged += exchange_or_keep(runs, random);
         }
     }
     CHECK(shorter > 0);
@@ -170,14 +184,9 @@ TEST_CASE("a list of a whole step fits and comes again after any changes") {
         const Graph graph = random_step(dice);
         const Graph whole = closed(graph).value();
         const auto border = static_cast<OpId>(graph.ops().size());
-        Device device;
-        device.d2h = device.h2d = dice.roll(0, 3) > 0 ? 2.0 : 0;
-        const bool linked = device.d2h > 0;
-        device.memory = 0;
-        for (const Tensor& tensor : graph.tensors()) {
-            device.memory += tensor.bytes;
-        }
-        device.memory = device.memory * dice.roll(3, 9) / 10;
+        const double rate = dice.roll(0, 3) > 0 ? 2.0 : 0;
+        const Device device = tight(graph, rate, dice.roll(3, 9));
+        const bool linked = rate > 0;
         const Progress progress;
         GapBuilder builder(whole, device, progress);
         std::vector<MapClass> classes;
@@ -204,18 +213,11 @@ TEST_CASE("a list of a whole step fits and comes again after any changes") {
             REQUIRE(now < Simulator::illegal);
             before = k == 0 ? now : before;
             shorter += now < before * (1 - 1e-9);
-            for (int change = 0; change < 20; ++change) {
-                runs.change(k % 2 ? 1.0 : 1e-3, random);
-            }
+            change_some(runs, k % 2 ? 1.0 : 1e-3, random);
             if (!linked) {
                 runs.trade(3.0, random);
             }
-            const RunList kept = runs;
-            if (runs.exchange(random)) {
-                ++exchanged;
-            } else {
-                runs = kept;
-            }
+            exchanged += exchange_or_keep(runs, random);
         }
     }
     CHECK(planned > 200);
