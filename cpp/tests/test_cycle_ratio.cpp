@@ -52,7 +52,12 @@ TEST_CASE("the largest cycle ratio is that of all simple cycles, and the paths f
         }
         const Progress progress;
         Pace pace(progress);
-        const CycleRatio found = largest_ratio(into, 0, ring, 1e-12, pace);
+        Rows<Arc> rows;
+        for (const std::vector<Arc>& arcs : into) {
+            rows.add_row();
+            std::ranges::for_each(arcs, [&](const Arc& arc) { rows.push_back(arc); });
+        }
+        const CycleRatio found = largest_ratio(rows, 0, ring, 1e-12, pace);
         REQUIRE(found.ratio == doctest::Approx(best));
         for (std::int32_t node = 0; node < n; ++node) { // each node is reached by an arc that is tight
             double longest = -never;

@@ -7,7 +7,7 @@ namespace {
 // circle.
 class LongestPaths {
   public:
-    LongestPaths(const std::vector<std::vector<Arc>>& into, std::int32_t source, Seconds ratio, Seconds least_gain)
+    LongestPaths(const Rows<Arc>& into, std::int32_t source, Seconds ratio, Seconds least_gain)
         : into_(into), longest_(into.size(), -never), last_(into.size(), nullptr), ratio_(ratio),
           least_gain_(least_gain) {
         longest_[at(source)] = 0;
@@ -58,7 +58,7 @@ class LongestPaths {
     std::vector<Seconds> take() { return std::move(longest_); }
 
   private:
-    const std::vector<std::vector<Arc>>& into_;
+    const Rows<Arc>& into_;
     std::vector<Seconds> longest_;
     std::vector<const Arc*> last_; // of the longest path found to each node
     Seconds ratio_, least_gain_;
@@ -66,8 +66,7 @@ class LongestPaths {
 
 } // namespace
 
-CycleRatio largest_ratio(const std::vector<std::vector<Arc>>& into, std::int32_t node, Seconds ratio,
-                         Seconds least_gain, Pace& pace) {
+CycleRatio largest_ratio(const Rows<Arc>& into, std::int32_t node, Seconds ratio, Seconds least_gain, Pace& pace) {
     for (;;) {
         LongestPaths paths(into, node, ratio, least_gain);
         std::int32_t found = -1;

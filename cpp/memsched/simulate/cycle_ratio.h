@@ -3,6 +3,7 @@
 #pragma once
 
 #include "memsched/support/progress.h"
+#include "memsched/support/rows.h"
 #include "memsched/support/units.h"
 
 #include <cstdint>
@@ -23,7 +24,6 @@ struct CycleRatio {
 
 // into: the arcs into each node; all nodes can be reached from each other. (node, ratio): one cycle, which the search
 // starts from. Sums that differ by no more than least_gain count as equal. Fastest if few arcs come from later nodes.
-CycleRatio largest_ratio(const std::vector<std::vector<Arc>>& into, std::int32_t node, Seconds ratio,
-                         Seconds least_gain, Pace& pace);
+CycleRatio largest_ratio(const Rows<Arc>& into, std::int32_t node, Seconds ratio, Seconds least_gain, Pace& pace);
 
 } // namespace memsched

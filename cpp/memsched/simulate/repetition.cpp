@@ -14,21 +14,23 @@ class RepetitionScan {
   public:
     RepetitionScan(const Graph& graph, const StepList& list, const Device& device, Bytes capacity, Pace& pace)
         : graph_(graph), list_(list), device_(device), capacity_(capacity), live_(bytes_at_border(graph, list)),
-          tensors_(graph.tensors().size()), steps_(list.steps.size()) {
+          tensors_(graph.tensors().size()), count_(static_cast<StepId>(list.steps.size())) {
+        found_.each.reserve(list.steps.size());
         for (const auto& [tensor, copies] : list.border) {
             tensors_[at(tensor)].kept = tensors_[at(tensor)].on_host = copies != Copies::device;
         }
-        const auto n = static_cast<StepId>(steps_.size());
-        for (now_ = 0; now_ < 2 * n; ++now_) {
-            if (now_ == n) {
+        for (now_ = 0; now_ < 2 * count_; ++now_) {
+            if (now_ == count_) {
                 cross_border();
             }
             current_ = {};
-            const Step& step = list.steps[at(now_ % n)];
+            found_.waits.add_row();
+            found_.returns.add_row();
+            const Step& step = list.steps[at(now_ % count_)];
             wait_for(run_, true); // E1
             if (step.after >= 0) {
                 for (const StepId earlier : list.after[at(step.after)]) {
-                    wait_for(earlier + (now_ / n) * n);
+                    wait_for(earlier + (now_ / count_) * count_);
                 }
             }
             switch (step.verb) {
@@ -44,12 +46,13 @@ class RepetitionScan {
             default:
                 scan_transfer(step);
             }
-            pace.spend(Pace::named + static_cast<std::int64_t>(current_.returns.size() + std::exchange(compared_, 0)));
-            steps_[at(now_ % n)] = std::move(current_);
+            pace.spend(Pace::named +
+                       static_cast<std::int64_t>(found_.returns.back().size() + std::exchange(compared_, 0)));
+            found_.each.push_back(current_);
         }
     }
 
-    std::vector<RepeatedStep> take() { return std::move(steps_); }
+    RepeatedSteps take() { return std::move(found_); }
 
   private:
     struct TensorState {
@@ -75,19 +78,19 @@ class RepetitionScan {
     using Queue = std::deque<Awaiting>;
 
     void cross_border() { // host copies of what is not on the host there are dropped
+        found_.each.clear();
+        found_.waits.clear();
+        found_.returns.clear();
         for (TensorState& state : tensors_) {
             state.on_host = state.on_host && state.kept;
         }
     }
 
-    Awaited awaited(StepId step, bool start, Bytes bytes) const {
-        const auto n = static_cast<StepId>(steps_.size());
-        return {step % n, step < n, start, bytes};
-    }
+    Awaited awaited(StepId step, bool start, Bytes bytes) const { return {step % count_, step < count_, start, bytes}; }
 
     void wait_for(StepId step, bool start = false) {
         if (step >= 0) {
-            current_.waits.push_back(awaited(step, start, 0));
+            found_.waits.push_back(awaited(step, start, 0));
         }
     }
 
@@ -201,7 +204,7 @@ class RepetitionScan {
     // E7. The bytes that may still be awaited when the step starts.
     void reserve(Bytes bytes, bool is_run) {
         current_.takes = bytes;
-        while (!of_link_.empty() && of_link_.front().free.step <= now_ - static_cast<StepId>(steps_.size())) {
+        while (!of_link_.empty() && of_link_.front().free.step <= now_ - count_) {
             of_link_.pop_front(); // E9
         }
         const Bytes of_run = is_run ? 0 : of_run_;
@@ -228,7 +231,7 @@ class RepetitionScan {
         Bytes listed = 0;
         const auto add = [&](const Return& one) {
             listed += one.bytes;
-            current_.returns.push_back(awaited(one.step, false, one.bytes));
+            found_.returns.push_back(awaited(one.step, false, one.bytes));
         };
         if (lacking > 0) {
             std::for_each(first, end, [&](const Awaiting& one) { add(one.free); });
@@ -282,7 +285,8 @@ class RepetitionScan {
     const Device& device_;
     Bytes capacity_, live_;
     std::vector<TensorState> tensors_;
-    std::vector<RepeatedStep> steps_;
+    StepId count_; // steps of a repetition
+    RepeatedSteps found_;
     RepeatedStep current_;
     StepId now_ = 0;
     StepId run_ = -1, compute_ = -1, link_ = -1, in_ = -1, host_ = -1; // the last run, and the last of each stream
@@ -302,8 +306,8 @@ Bytes bytes_at_border(const Graph& graph, const StepList& list) {
     return bytes;
 }
 
-std::vector<RepeatedStep> repeated_steps(const Graph& graph, const StepList& list, const Device& device, Bytes capacity,
-                                         Pace& pace) {
+RepeatedSteps repeated_steps(const Graph& graph, const StepList& list, const Device& device, Bytes capacity,
+                             Pace& pace) {
     return RepetitionScan(graph, list, device, capacity, pace).take();
 }
 

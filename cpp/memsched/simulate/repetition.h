@@ -4,6 +4,7 @@
 #include "memsched/model/device.h"
 #include "memsched/model/schedule.h"
 #include "memsched/support/progress.h"
+#include "memsched/support/rows.h"
 
 #include <vector>
 
@@ -18,15 +19,21 @@ struct Awaited {
 
 struct RepeatedStep {
     Seconds time = 0;
-    Bytes takes = 0, gives = 0;   // bytes that it allocates when it starts, and releases when it ends
-    std::vector<Awaited> waits;   // rules E1 to E5
-    std::vector<Awaited> returns; // E7: of these bytes ..
-    Bytes may_lack = 0;           // .. so many need not be back; those that come back in any case are left out
+    Bytes takes = 0, gives = 0; // bytes that it allocates when it starts, and releases when it ends
+    Bytes may_lack = 0;         // of those in `returns`
+};
+
+struct RepeatedSteps {
+    std::size_t size() const { return each.size(); }
+
+    std::vector<RepeatedStep> each;
+    // By step: rules E1 to E5; and E7: of these bytes, some may lack; those that come back in any case are left out.
+    Rows<Awaited> waits, returns;
 };
 
 // list: legal on that graph and device. capacity: bytes, without resident. Addresses are not looked at.
-std::vector<RepeatedStep> repeated_steps(const Graph& graph, const StepList& list, const Device& device, Bytes capacity,
-                                         Pace& pace);
+RepeatedSteps repeated_steps(const Graph& graph, const StepList& list, const Device& device, Bytes capacity,
+                             Pace& pace);
 
 // Bytes that are on the device when the list begins, without resident.
 Bytes bytes_at_border(const Graph& graph, const StepList& list);

@@ -31,9 +31,9 @@ Steady::Steady(const Graph& graph, const StepList& list, const Device& device, B
       at_border_(graph.resident() + bytes_at_border(graph, list)) {
     Seconds all = 0;
     for (std::size_t k = steps_.size(); k-- > 0;) {
-        all += steps_[k].time;
+        all += steps_.each[k].time;
         if (list.steps[k].verb == Verb::run) {
-            busy_ += steps_[k].time;
+            busy_ += steps_.each[k].time;
             run_ = k;
         }
     }
@@ -64,23 +64,23 @@ void Steady::count_from_first_start() {
     Seconds last = 0;
     for (std::size_t k = 0; k < steps_.size(); ++k) {
         times_.start[k] -= first;
-        last = std::max(last, times_.start[k] + steps_[k].time);
+        last = std::max(last, times_.start[k] + steps_.each[k].time);
     }
     Seconds through = last - period_;
     for (std::size_t k = 0; k < steps_.size(); ++k) {
-        through = std::max(through, times_.start[k] + steps_[k].time);
+        through = std::max(through, times_.start[k] + steps_.each[k].time);
         times_.through[k] = through;
     }
 }
 
 Seconds Steady::time_of(const Awaited& awaited, const Times& before, const Times& now) const {
     const Seconds start = (awaited.before ? before : now).start[at(awaited.step)];
-    return awaited.start ? start : start + steps_[at(awaited.step)].time;
+    return awaited.start ? start : start + steps_.each[at(awaited.step)].time;
 }
 
 std::size_t Steady::count_awaited(std::size_t step) const {
-    Bytes lacking = -steps_[step].may_lack;
-    for (const Awaited& one : steps_[step].returns) {
+    Bytes lacking = -steps_.each[step].may_lack;
+    for (const Awaited& one : steps_.returns[step]) {
         lacking += one.bytes;
     }
     std::size_t enough = 0;
@@ -93,7 +93,7 @@ std::size_t Steady::count_awaited(std::size_t step) const {
 // Those of one stream are in order of time already.
 Seconds Steady::returned(std::size_t step, const Times& before, const Times& now) const {
     by_time_.clear();
-    for (const Awaited& one : steps_[step].returns) {
+    for (const Awaited& one : steps_.returns[step]) {
         by_time_.emplace_back(time_of(one, before, now), &one);
     }
     pace_.spend(Pace::named + static_cast<std::int64_t>(by_time_.size()));
@@ -108,14 +108,14 @@ Steady::Times Steady::next(const Times& before) const {
     Times now{std::vector<Seconds>(steps_.size()), std::vector<Seconds>(steps_.size())};
     for (std::size_t k = 0; k < steps_.size(); ++k) {
         Seconds start = before.through[k]; // E9
-        for (const Awaited& one : steps_[k].waits) {
+        for (const Awaited& one : steps_.waits[k]) {
             start = std::max(start, time_of(one, before, now));
         }
-        if (!steps_[k].returns.empty()) {
+        if (!steps_.returns[k].empty()) {
             start = std::max(start, returned(k, before, now));
         }
         now.start[k] = start;
-        now.through[k] = std::max(k == 0 ? before.through.back() : now.through[k - 1], start + steps_[k].time);
+        now.through[k] = std::max(k == 0 ? before.through.back() : now.through[k - 1], start + steps_.each[k].time);
     }
     return now;
 }
@@ -123,7 +123,7 @@ Steady::Times Steady::next(const Times& before) const {
 bool Steady::choose(const Times& before, const Times& now, Seconds least_gain) {
     bool better = false;
     for (std::size_t k = 0; k < steps_.size(); ++k) {
-        if (steps_[k].returns.empty()) {
+        if (steps_.returns[k].empty()) {
             continue;
         }
         const Seconds back = returned(k, before, now);
@@ -146,17 +146,19 @@ bool Steady::choose(const Times& before, const Times& now, Seconds least_gain) {
 void Steady::solve(Seconds least_gain) {
     const std::size_t n = steps_.size();
     pace_.spend(static_cast<std::int64_t>(n) * Pace::named);
-    std::vector<std::vector<Arc>> into(2 * n);
+    Rows<Arc> into;
     for (std::size_t k = 0; k < n; ++k) {
         const auto node = static_cast<std::int32_t>(2 * k), through = node + 1;
         const auto add = [&](const Awaited& one) {
-            into[2 * k].push_back({2 * one.step, one.start ? 0 : steps_[at(one.step)].time, one.before});
+            into.push_back({2 * one.step, one.start ? 0 : steps_.each[at(one.step)].time, one.before});
         };
-        std::ranges::for_each(steps_[k].waits, add);
+        into.add_row();
+        std::ranges::for_each(steps_.waits[k], add);
         std::ranges::for_each(chosen_[k], add);
-        into[2 * k].push_back({through, 0, 1}); // E9
-        into[2 * k + 1] = {{node, steps_[k].time, 0},
-                           k == 0 ? Arc{static_cast<std::int32_t>(2 * n) - 1, 0, 1} : Arc{through - 2, 0, 0}};
+        into.push_back({through, 0, 1}); // E9
+        into.add_row();
+        into.push_back({node, steps_.each[k].time, 0});
+        into.push_back(k == 0 ? Arc{static_cast<std::int32_t>(2 * n) - 1, 0, 1} : Arc{through - 2, 0, 0});
     }
     const CycleRatio found = largest_ratio(into, static_cast<std::int32_t>(2 * run_), busy_, least_gain, pace_);
     period_ = found.ratio;
@@ -175,7 +177,7 @@ Steady::Curve Steady::memory() const {
     Times times = next(times_);
     for (StepId repetition = 0; repetition < 3; ++repetition) {
         for (StepId k = 0; k < n; ++k) {
-            const RepeatedStep& step = steps_[at(k)];
+            const RepeatedStep& step = steps_.each[at(k)];
             const StepId number = repetition * n + k;
             events.push_back({times.start[at(k)], number, 0, step.takes});
             events.push_back({times.start[at(k)] + step.time, number, 1, -step.gives});
@@ -214,7 +216,7 @@ void Steady::write(TimelineWriter& writer) const {
     }
     for (std::size_t k = 0; k < steps_.size(); ++k) {
         writer.timeline.start[k] = times_.start[k];
-        writer.timeline.end[k] = writer.timeline.start[k] + steps_[k].time;
+        writer.timeline.end[k] = writer.timeline.start[k] + steps_.each[k].time;
     }
     Curve curve = memory();
     writer.timeline.memory_times = std::move(curve.times);

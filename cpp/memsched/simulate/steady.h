@@ -48,7 +48,7 @@ class Steady {
 
     mutable Pace pace_;
     mutable std::vector<std::pair<Seconds, const Awaited*>> by_time_;
-    std::vector<RepeatedStep> steps_;
+    RepeatedSteps steps_;
     std::vector<std::vector<Awaited>> chosen_; // by step: returns that suffice
     std::size_t run_ = 0;                      // the first run
     Bytes at_border_;
