@@ -178,6 +178,20 @@ def test_nothing_is_sent_that_never_comes_back() -> None:
             assert {name for name in sent - back if roles[name] != "persistent"} == set()
 
 
+@pytest.mark.parametrize(("count", "clip", "link"), [(4, True, 8.0), (8, False, 4.0), (8, False, 8.0), (12, True, 4.0)])
+def test_what_has_no_bytes_never_travels(count: int, clip: bool, link: float) -> None:
+    """Parameters that stay have no bytes in a step's graph: a copy of one would not be the one that the step trains."""
+    document = layers(count, clip=clip).to_json()
+    for one in document["tensors"]:
+        one["size"] = 0 if one["name"].startswith("p") else one["size"]
+    problem = ms.Graph.from_json(document)
+    least, peak = ms.min_memory(problem), ms.peak_memory(problem)
+    found = ms.selective(problem, device=ms.Device(int(least + 0.1 * (peak - least)), link, duplex=True), moves=600)
+    moved = {next(iter(step.values())) for step in found.schedule.steps if not {"offload", "prefetch"}.isdisjoint(step)}
+    assert moved
+    assert not {name for name in moved if name.startswith("p")}
+
+
 def test_lists_for_less_memory_start_their_fetches_earlier() -> None:
     """A new user's step, in 20 % of the way: 143.8 ms with lists that use all of the memory, and bound 104 ms."""
     tensors: list[Json] = [tensor("x", 8, "input")]

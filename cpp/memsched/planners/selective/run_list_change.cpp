@@ -90,7 +90,8 @@ PlanEvent RunList::run_for(TensorId tensor) const {
 // The tensor comes back right before this item, which reads it, and need not stay since the touch before.
 void RunList::bring(ItemId id, TensorId tensor, Seconds temperature, std::mt19937_64& random) {
     const ItemId before = touches_[at(tensor)][place(tensor, id) - 1];
-    if (before == items_[at(id)].previous) {
+    const bool empty = graph_->tensor(tensor).persistent() && graph_->tensor(tensor).bytes == 0;
+    if (before == items_[at(id)].previous || empty) { // copies of what has no bytes make no room
         return;
     }
     if (linked_ && (!graph_->repeatable(tensor) || random() % 2 != 0)) {

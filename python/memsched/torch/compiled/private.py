@@ -16,7 +16,7 @@ from torch._dynamo import config as dynamo_config
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException as DynamoSignal  # such as a demand to trace once more
 from torch._dynamo.exc import Unsupported
-from torch._dynamo.utils import counters
+from torch._dynamo.utils import counters, graph_break_reasons
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.utils import saved_tensors_hooks_are_inlineable, top_saved_tensors_hooks
 from torch._guards import TracingContext, active_fake_mode
@@ -37,6 +37,7 @@ __all__ = [  # of PyTorch, for others to import
     "active_fake_mode",
     "callback_handler",
     "counters",
+    "graph_break_reasons",
     "unset_fake_temporarily",
 ]
 
