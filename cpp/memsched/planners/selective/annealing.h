@@ -17,13 +17,14 @@ constexpr std::int64_t first_part = 600; // annealed after so many moves, and th
 // changes at a time are simulated.
 class Annealing {
   public:
-    // graph: with persistent tensors, the closed one; simulator: of the `ops` that its lists have. capacity: bytes,
-    // without resident. Keeps references to graph and simulator.
+    // graph: with persistent tensors, the closed one; simulator: of the `ops` that its lists have. Keeps references to
+    // both.
     Annealing(const Graph& graph, std::size_t ops, Simulator& simulator, bool linked);
 
-    // Goes on from this plan if it is better than the best so far. moves: up to 1,000 changes each, or, with a link,
-    // two lists that are simulated. Of these only the first `most` are tried: with a link they are those of a longer
-    // run. Ends early if `stopped`, which is asked after each. Plans with updates on the host stay as they are.
+    // Goes on from this plan if it is better than the best so far. room: bytes that its lists may hold, without
+    // resident. moves: up to 1,000 changes each, or, with a link, two lists that are simulated, five of whole steps. Of
+    // these only the first `most` are tried: with a link they are those of a longer run. Ends early if `stopped`, which
+    // is asked after each. Plans with updates on the host stay as they are.
     void run(const StepList& plan, Seconds makespan, Bytes room, std::int64_t moves, std::int64_t most,
              std::uint64_t seed, const std::function<bool()>& stopped);
 
@@ -33,7 +34,6 @@ class Annealing {
 
   private:
     Seconds judge(const RunList& runs);
-
     bool list(const RunList& runs);
 
     const Graph& graph_;
