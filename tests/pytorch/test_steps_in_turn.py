@@ -64,6 +64,22 @@ def test_a_first_step_above_the_budget_is_told(lengths: tuple[int, ...], budget:
     assert max(peaks[1:]) <= budget
 
 
+@pytest.mark.parametrize("budget", [450_000, 480_000, 560_000, 900_000])
+def test_a_first_step_after_others_that_begin_alike_is_told(budget: int) -> None:
+    steps = Steps((3, 3), budget)
+    for _ in range(4):  # of one graph: such steps are no longer counted
+        assert steps.peak([0], [0]) <= budget
+    peaks, told = [], []
+    for _ in range(5):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            peaks.append(steps.peak([0, 1], [1, 0]))
+        told.append([one for one in caught if "the last step exceeded the budget" in str(one.message)])
+    above = [k for k, peak in enumerate(peaks) if peak > budget]
+    assert sum(map(len, told)) == bool(above)
+    assert max(peaks[2:]) <= budget  # one step is recorded, the next plan spans
+
+
 @contextlib.contextmanager
 def most_on_host() -> Iterator[list[int]]:
     traffic, most = type(traffic_on(CPU)), [0]

@@ -35,10 +35,10 @@ class Bounds(Tabular, Shown):
     transfer : float
         Bytes above M at the peak must be offloaded and prefetched (Euro-Par 2020, Proposition 3). With persistent
         tensors: what is not on the device while an op runs comes back in each repetition, and what was updated leaves
-        in each; then `fractional` is the larger of `compute` and this, and holds for all schedules.
+        in each; then `fractional` is the larger of `compute` and this.
     fractional : float
         Optimum if any fraction of a tensor may move at any time (Theorem 2), on the graph's tensors, for schedules
-        that run each op once, in graph order. Tapes that no op reads need not be written.
+        that `bound_on` names. Tapes that no op reads need not be written.
     recompute : float
         What does not fit when an op starts is prefetched or recomputed, each tensor with what that takes (a minimum
         cut), and so is what must come between two ops that run once; holds for schedules that recompute or reorder,
@@ -52,6 +52,9 @@ class Bounds(Tabular, Shown):
         never part of `best`. None if no set fits, and where tensors must travel over a link whose directions differ
         in bandwidth: the model has one bandwidth.
     interruptible_proven : bool
+    bound_on : str
+        The schedules that `transfer` and `fractional` hold for: "once", those that run each op once, in graph order,
+        or "all", where tensors are persistent.
     """
 
     compute: float
@@ -61,6 +64,7 @@ class Bounds(Tabular, Shown):
     best: float
     interruptible: float | None
     interruptible_proven: bool
+    bound_on: str = "once"
 
     def _columns(self) -> Columns:
         return {"bound": (str, list(_NAMES)), "seconds": (float, [getattr(self, name) for name in _NAMES])}
@@ -204,4 +208,5 @@ def bounds(
         best=recomputing if recompute else max(compute, transfer, fractional),
         interruptible=interruptible,
         interruptible_proven=proven,
+        bound_on="all" if graph.persistent else "once",
     )

@@ -297,7 +297,8 @@ def _covers(seconds: float, plans: str) -> str:
 
 
 def _bounds(found: Bounds) -> Table:
-    once, whole = "of plans that run each op once", "of all plans with whole tensors"
+    once = "of all plans" if found.bound_on == "all" else "of plans that run each op once"
+    whole = "of all plans with whole tensors"
     best = _covers(found.best, whole if found.best == found.recompute else once)
     if found.best < found.recompute:
         best += f", also in pieces; {_covers(found.recompute, whole)}"

@@ -5,7 +5,7 @@
 namespace memsched {
 namespace {
 
-constexpr std::size_t block = 16;              // rows that are compared before it is asked whether one dominates
+constexpr std::size_t rows_at_once = 16;       // rows that are compared before it is asked whether one dominates
 constexpr std::size_t dominance_window = 2048; // how many kept states a new one is compared with
 
 struct Columns {
@@ -46,9 +46,9 @@ MEMSCHED_CLONES std::size_t advance_columns(const FluidStage stage, const FluidB
 
 MEMSCHED_CLONES bool any_dominates(const double* out, const double* in, const double* idle, std::size_t count,
                                    double out_queue, double in_queue, double most_idle) {
-    for (std::size_t first = 0; first < count; first += block) {
+    for (std::size_t first = 0; first < count; first += rows_at_once) {
         std::uint64_t found = 0;
-        for (std::size_t j = first; j < first + block; ++j) {
+        for (std::size_t j = first; j < first + rows_at_once; ++j) {
             const double wait_out = out[j] - out_queue, wait_in = in[j] - in_queue;
             const double wait = (wait_out > 0 ? wait_out : 0) + (wait_in > 0 ? wait_in : 0);
             found |= idle[j] + wait <= most_idle ? 1U : 0U;
@@ -98,9 +98,9 @@ std::size_t advance_all(const FluidStage& stage, const FluidBound* next, const F
 
 void DominanceFilter::restart(std::size_t most) {
     size_ = 0;
-    out_.assign(most + block, 0);
-    in_.assign(most + block, 0);
-    idle_.assign(most + block, infinity);
+    out_.assign(most + rows_at_once, 0);
+    in_.assign(most + rows_at_once, 0);
+    idle_.assign(most + rows_at_once, infinity);
 }
 
 void DominanceFilter::run(const std::uint32_t* first, std::size_t count, const FluidChildren& children,

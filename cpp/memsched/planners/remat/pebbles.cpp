@@ -45,7 +45,7 @@ struct WayToRun {
     Seconds time = 0;
 };
 
-struct Node {
+struct Position {
     State state;
     Seconds spent = 0;
     std::int32_t parent = -1;
@@ -265,7 +265,7 @@ class Game {
     Mask inputs_ = 0, movable_ = 0, once_ = 0;
     bool all_seen_ = true;
     double greed_ = 1;
-    std::vector<Node> nodes_;
+    std::vector<Position> nodes_;
     std::unordered_map<State, std::int32_t, StateHash> known_;
     std::priority_queue<Entry> queue_;
 };

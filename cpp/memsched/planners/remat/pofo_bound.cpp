@@ -7,10 +7,10 @@
 namespace memsched {
 namespace {
 
-constexpr int steps = 4; // weights of each phase: 0, 1/3, 2/3, 1
+constexpr int weight_steps = 4; // weights of each phase: 0, 1/3, 2/3, 1
 
-double forward_weight(int pair) { return static_cast<double>(pair / steps) / (steps - 1); }
-double backward_weight(int pair) { return static_cast<double>(pair % steps) / (steps - 1); }
+double forward_weight(int pair) { return static_cast<double>(pair / weight_steps) / (weight_steps - 1); }
+double backward_weight(int pair) { return static_cast<double>(pair % weight_steps) / (weight_steps - 1); }
 
 // out[m] = min(out[m], fixed + weight * extra[m] + next[m])
 MEMSCHED_CLONES void relax(float* __restrict out, const float* __restrict extra, const float* __restrict next,

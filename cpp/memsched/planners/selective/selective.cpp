@@ -27,10 +27,10 @@ constexpr int border_shares = 16;      // of the persistent tensors that are on 
 constexpr std::size_t host_shares = 8; // of the ops that may run on the host
 constexpr std::size_t mixed_ops = 300; // in all searches with algorithms at random, of which small graphs have many
 
-class Search {
+class SelectiveSearch {
   public:
     // order: of the ops of the original graph; empty: as listed.
-    Search(FixedChoices fixed, std::vector<OpId> order, const Device& device, const Progress& progress)
+    SelectiveSearch(FixedChoices fixed, std::vector<OpId> order, const Device& device, const Progress& progress)
         : fixed_(std::move(fixed)), closed_(closed(fixed_.graph)), order_(std::move(order)),
           linked_(device.d2h > 0 && device.h2d > 0), device_(device),
           capacity_(device.memory - fixed_.graph.resident()),
@@ -289,12 +289,12 @@ class Search {
 std::optional<SelectiveSolution> selective(const Graph& graph, const Device& device, std::int64_t moves,
                                            std::uint64_t seed, bool reorder, const Progress& progress) {
     const Bytes capacity = device.memory - graph.resident();
-    std::vector<std::unique_ptr<Search>> searches;
+    std::vector<std::unique_ptr<SelectiveSearch>> searches;
     const auto begin = [&](FixedChoices fixed, std::vector<OpId> order) {
-        searches.push_back(std::make_unique<Search>(std::move(fixed), std::move(order), device, progress));
+        searches.push_back(std::make_unique<SelectiveSearch>(std::move(fixed), std::move(order), device, progress));
         searches.back()->begin();
     };
-    const auto best = [&]() -> Search& {
+    const auto best = [&]() -> SelectiveSearch& {
         return **std::ranges::min_element(searches, {}, [](const auto& search) { return search->makespan(); });
     };
     try {
@@ -325,7 +325,7 @@ std::optional<SelectiveSolution> selective(const Graph& graph, const Device& dev
             searches[k]->begin_walk(seed);
             searches[k]->walk(first);
         }
-        Search& last = best();
+        SelectiveSearch& last = best();
         last.begin_walk(seed + 1);
         // Walk and annealing, or polishing, in turn, so that a time limit leaves both some.
         std::int64_t left = moves - first * static_cast<std::int64_t>(finalists);

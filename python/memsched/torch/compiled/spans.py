@@ -81,8 +81,10 @@ class Spanned:
         return True
 
     def exceeded(self, followed: Sequence[Version], taken: int | None) -> bool:
-        """Whether its graphs took more than the budget when they followed these versions: so many bytes, if known."""
-        return taken is not None and self.plan.process_bytes(taken) > self.plan.result.schedule.budget
+        """Whether its graphs took more than the budget when they followed these versions: so many bytes, if counted."""
+        if taken is None:  # as steps that begin alike were counted before
+            return not self.fits(followed, self.plan)
+        return self.plan.process_bytes(taken) > self.plan.result.schedule.budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,8 +92,8 @@ class _Hearing:
                 _TOLD[:] = [broken]
                 said = (
                     f"PyTorch breaks the graph at {stack[-1].filename}:{stack[-1].lineno}, within a module of its own "
-                    f"({Path(own[-1]).name}), and does not capture such modules by themselves, so what else is in it "
-                    "has no plan: "
+                    f"({Path(own[-1]).name}), and does not capture such modules by themselves, so those of PyTorch "
+                    "that are in it have no plan: "
                 )
                 _warn(said, broken.reason)
 
