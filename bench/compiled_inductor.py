@@ -1,7 +1,7 @@
 """Planned steps compiled by Inductor, beside Inductor's own activation_memory_budget, at equal measured peak.
 
-python -m bench.compiled_inductor      # docs/results/compiled_inductor.md and .csv, about half an hour; torch 2.13
-python -m bench.compiled_inductor --models gpt --budgets 1.0 0.3 --out /tmp/compiled
+python -m bench.compiled_inductor      # docs/results/compiled_inductor.md and .csv, about an hour; torch 2.13
+python -m bench.compiled_inductor --models gpt --budgets 0.7 0.3 --out /tmp/compiled
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import copy
 import csv
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from bench.common import RESULTS, environment, environment_line, table
+from bench.compiled_models import NETWORKS
 from torch import nn
 from torch._functorch import config as functorch_config
 from torch.profiler import ProfilerActivity, profile
@@ -24,108 +25,26 @@ from torch.profiler import ProfilerActivity, profile
 from memsched.errors import InfeasibleError
 from memsched.torch.compiled.groups import plans
 
-BUDGETS = (1.0, 0.3, 0.05)
-SOLVERS = ("dp", "greedy")
+MODELS = ("gpt", "llama", "bert", "t5", "resnet", "convnext")
+BUDGETS = (0.95, 0.3, 0.05)
+SOLVERS = ("dp", "ilp", "greedy")
 ROUNDS = 15
-
-
-class Block(nn.Module):
-    """A transformer's block; causal, normalised before, as GPT's, or neither, as BERT's."""
-
-    def __init__(self, width: int, heads: int, *, causal: bool) -> None:
-        super().__init__()
-        self.heads, self.causal = heads, causal
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-
-    def attention(self, x: torch.Tensor) -> torch.Tensor:
-        """Of each head, joined and projected."""
-        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
-        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
-        return self.out(mixed.transpose(1, 2).flatten(-2))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """One block."""
-        if self.causal:
-            x = x + self.attention(self.first(x))
-            return x + self.mlp(self.second(x))
-        x = self.first(x + self.attention(x))
-        return self.second(x + self.mlp(x))
-
-
-class Transformer(nn.Module):
-    """Words in, a loss out."""
-
-    def __init__(self, width: int, blocks: int, length: int, *, causal: bool) -> None:
-        super().__init__()
-        self.words, self.places = nn.Embedding(256, width), nn.Parameter(torch.zeros(length, width))
-        self.blocks = nn.Sequential(*(Block(width, 4, causal=causal) for _ in range(blocks)))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 256, bias=False)
-
-    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """The loss."""
-        x = self.norm(self.blocks(self.words(ids) + self.places))
-        return nn.functional.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
-
-
-class Residual(nn.Module):
-    """A residual block of two convolutions."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(width, width, 3, padding=1, bias=False),
-            nn.BatchNorm2d(width),
-            nn.ReLU(),
-            nn.Conv2d(width, width, 3, padding=1, bias=False),
-            nn.BatchNorm2d(width),
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """One block."""
-        return torch.relu(x + self.body(x))
-
-
-class ConvNet(nn.Module):
-    """Pictures in, a loss out."""
-
-    def __init__(self, width: int, blocks: int) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, width, 3, padding=1)
-        self.blocks = nn.Sequential(*(Residual(width) for _ in range(blocks)))
-        self.head = nn.Linear(width, 10)
-
-    def forward(self, pictures: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """The loss."""
-        return nn.functional.cross_entropy(self.head(self.blocks(self.stem(pictures)).mean((2, 3))), labels)
-
-
-def _words(batch: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.randint(0, 256, (batch, length)), torch.randint(0, 256, (batch, length))
-
-
-MODELS: dict[str, Callable[[], tuple[nn.Module, Sequence[Any]]]] = {
-    "gpt": lambda: (Transformer(128, 6, 128, causal=True), _words(8, 128)),
-    "bert": lambda: (Transformer(128, 6, 128, causal=False), _words(8, 128)),
-    "conv": lambda: (ConvNet(32, 6), (torch.randn(16, 3, 24, 24), torch.randint(0, 10, (16,)))),
-}
 
 
 class Run:
     """A compiled model, and what its step costs."""
 
-    def __init__(self, model: nn.Module, args: Sequence[Any], **how: Any) -> None:
-        self._model, self._args = copy.deepcopy(model), args
+    def __init__(self, model: nn.Module, inputs: Mapping[str, torch.Tensor], **how: Any) -> None:
+        self._model, self._inputs = copy.deepcopy(model), inputs
         self._step = torch.compile(self._model, dynamic=False, **how)
-        self.loss = self()
+        began = time.perf_counter()
+        self()
+        self.compiling = time.perf_counter() - began
 
-    def __call__(self) -> float:
+    def __call__(self) -> None:
         for one in self._model.parameters():
             one.grad = None
-        loss = self._step(*self._args)
-        loss.backward()
-        return float(loss.detach())
+        loss_of(self._step(**self._inputs)).backward()
 
     def seconds(self) -> float:
         """CPU time of one step."""
@@ -170,10 +89,17 @@ def _allocates(event: Any) -> bool:
     return bool(event.tag == torch._C._profiler._EventType.Allocation)
 
 
-def exact_gradients(model: nn.Module, args: Sequence[Any]) -> list[torch.Tensor]:
+def loss_of(found: Any) -> torch.Tensor:
+    """Of what a network returns."""
+    loss: torch.Tensor = found if isinstance(found, torch.Tensor) else found.loss
+    return loss
+
+
+def exact_gradients(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
     """In float64, of plain PyTorch."""
     double = copy.deepcopy(model).double()
-    double(*(one.double() if one.is_floating_point() else one for one in args)).backward()
+    given = {name: one.double() if one.is_floating_point() else one for name, one in inputs.items()}
+    loss_of(double(**given)).backward()
     return [one.grad for one in double.parameters() if one.grad is not None]
 
 
@@ -181,24 +107,24 @@ def point(name: str, solver: str, budget: float) -> dict[str, Any]:
     """Stock Inductor at a budget, and our plan for the peak that it then has."""
     torch._dynamo.reset()
     torch.manual_seed(0)
-    model, args = MODELS[name]()
-    exact = exact_gradients(model, args)
+    model, inputs = NETWORKS[name].make(), NETWORKS[name].inputs()
+    exact = exact_gradients(model, inputs)
     with functorch_config.patch(
         activation_memory_budget=budget,
         activation_memory_budget_solver=solver,
         activation_memory_budget_runtime_estimator="flops",
     ):
-        stock = Run(model, args, backend="inductor")
+        stock = Run(model, inputs, backend="inductor")
     stock_peak = stock.peak()
-    given = [*model.parameters(), *model.buffers(), *args]
+    given = [*model.parameters(), *model.buffers(), *inputs.values()]
     held = sum(one.untyped_storage().nbytes() for one in given)
     row: dict[str, Any] = {"model": name, "solver": solver, "budget": budget, "stock peak": stock_peak}
-    began = time.perf_counter()
+    row["stock compiles"] = round(stock.compiling, 1)
     try:
-        ours = Run(model, args, backend="memsched", options={"budget": held + stock_peak, "mode": "inductor"})
+        ours = Run(model, inputs, backend="memsched", options={"budget": held + stock_peak, "mode": "inductor"})
     except InfeasibleError as error:
         return {**row, "no plan": str(error)}
-    row["compile seconds"] = round(time.perf_counter() - began, 1)
+    row["compile seconds"] = round(ours.compiling, 1)
     plan = plans()[-1]
     row |= {"our peak": ours.peak(), "predicted": plan.peak_memory - held, "again": len(plan.result.recomputed)}
     for _ in range(2):
@@ -214,9 +140,9 @@ def point(name: str, solver: str, budget: float) -> dict[str, Any]:
 def main() -> None:
     """Measure what is missing, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
+    parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
     parser.add_argument("--budgets", nargs="+", type=float, default=list(BUDGETS))
-    parser.add_argument("--solvers", nargs="+", default=["dp"], choices=SOLVERS)
+    parser.add_argument("--solvers", nargs="+", default=SOLVERS, choices=SOLVERS)
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -255,6 +181,7 @@ _COLUMNS = (
     "ratio",
     "stock error",
     "our error",
+    "stock compiles",
     "compile seconds",
     "no plan",
 )
@@ -276,8 +203,8 @@ def page(rows: Sequence[dict[str, str]]) -> str:
     low = [float(row["ratio"]) for row in planned if float(row["budget"]) <= 0.3]
     off = max(abs(float(row["predicted"]) / float(row["our peak"]) - 1) for row in planned)
     above = sum(int(row["our peak"]) > int(row["stock peak"]) for row in planned)
-    seconds = [float(row["compile seconds"]) for row in planned]
-    whole = [row for row in planned if float(row["budget"]) == 1.0]
+    seconds, theirs = ([float(row[name]) for row in planned] for name in ("compile seconds", "stock compiles"))
+    slower = sum(one > 1.02 for one in ratios)
     header = ("model", "solver", "budget", "stock peak", "our peak", "foretold", "stock", "ours", "ratio", "run again")
     lines = [
         "# Compiled by Inductor, beside its own budget",
@@ -286,16 +213,14 @@ def page(rows: Sequence[dict[str, str]]) -> str:
         + environment_line(environment())
         + f" torch {torch.__version__}, one thread, float32.",
         _METHOD,
-        f"Our time is {min(ratios):.3f} to {max(ratios):.3f} of stock's at its peak"
+        f"The goal of being at most 2 % slower at each point is **{'not met' if slower else 'met'}**. "
+        f"Our time is {min(ratios):.3f} to {max(ratios):.3f} of stock's at its peak, {statistics.mean(ratios):.3f} on "
+        "average"
         + (f", and {statistics.mean(low):.3f} on average for budgets up to 0.3" if low else "")
         + f". The peak that is foretold is within {100 * off:.3f} % of the measured one; {above} of {len(planned)} "
         "measured peaks are above stock's. "
         f"The largest errors are {max(float(row['stock error']) for row in planned):.1e} (stock) and "
         f"{max(float(row['our error']) for row in planned):.1e} (ours).",
-        "",
-        "At 1.0, where next to nothing runs again, the ratios are "
-        + ", ".join(f"{float(row['ratio']):.3f} ({row['model']})" for row in whole)
-        + ": so much of the other ratios comes from what the code keeps anyway, not from what runs again.",
         "",
         table(header, [_line(row) for row in rows]),
         "",
@@ -314,8 +239,9 @@ def page(rows: Sequence[dict[str, str]]) -> str:
             for row in planned
             if int(row["our peak"]) > int(row["stock peak"])
         ),
-        f"- Compiling takes {min(seconds):.0f} to {max(seconds):.0f} s here: the code of every plan that is tried is "
-        "written, and that of the last is compiled.",
+        f"- Compiling takes {min(seconds):.0f} to {max(seconds):.0f} s here, {statistics.median(seconds):.0f} s in the "
+        f"median, where stock takes {min(theirs):.0f} to {max(theirs):.0f} s, {statistics.median(theirs):.0f} s in the "
+        "median: the code of every plan that is tried is written, and that of the last is compiled.",
         "- Nothing is offloaded, and only the CPU has been tried.",
         "",
     ]

@@ -199,6 +199,25 @@ def test_operators_of_others_are_noted(tmp_path: Path) -> None:
     assert "# Import first what defines torch.ops.exported." in program.text
 
 
+@torch.library.custom_op("exported::" + "_".join(["square"] * 14), mutates_args=())
+def square_of_a_long_name(x: torch.Tensor) -> torch.Tensor:
+    return x * x
+
+
+square_of_a_long_name.register_fake(torch.empty_like)
+square_of_a_long_name.register_autograd(
+    lambda ctx, gradient: 2 * gradient * ctx.saved_tensors[0],
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_a_long_name_takes_no_dimension_away(batch: int, tmp_path: Path) -> None:
+    """What an operator gave was unpacked where its line was broken."""
+    model = Calls(lambda one, x: one.layer(square_of_a_long_name(one.layer(x))))
+    check(model, (torch.randn(batch, 8),), tmp_path)
+
+
 def autocast(one: Any, x: torch.Tensor) -> torch.Tensor:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         return torch.tanh(one.layer(x)).float()

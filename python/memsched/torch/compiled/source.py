@@ -323,7 +323,7 @@ class _Printer:
         if len(f"{_INDENT}{line}{', '.join(given)}){said}") <= WIDTH:
             self.lines.append(f"{line}{', '.join(given)}){said}")
             return unread
-        if len(_INDENT + line + said) > WIDTH:
+        if len(_INDENT + line + said) > WIDTH and node not in self.names:
             self.lines += ["(", *(f"{_INDENT}{one}," for one in targets)]
             line = f") = {function}("
         self.lines += [line + said, *(f"{_INDENT}{one}," for one in given), ")"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import traceback
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -16,7 +17,8 @@ from typing import Any
 import torch
 
 from memsched.torch.compiled.private import Unsupported, callback_handler, counters, graph_break_reasons
-from memsched.torch.compiled.unplanned import warn_unplanned
+from memsched.torch.compiled.unplanned import told, warn_unplanned
+from memsched.torch.nests import tensors_of
 
 
 def graph_breaks() -> Counter[str]:
@@ -44,84 +46,153 @@ def _explained(reason: object) -> str:
     return told.removeprefix("Explanation: ").rstrip(".")
 
 
-def _warn(said: str, reason: object) -> None:
+def _warn(said: str) -> None:
     with contextlib.suppress(UserWarning):  # as an error, it would leave PyTorch in the middle
-        warn_unplanned(f"{said}{_explained(reason)}; TORCH_LOGS=graph_breaks tells more")
+        warn_unplanned(f"{said}; TORCH_LOGS=graph_breaks tells more")
 
 
 @dataclass(frozen=True)
 class _Hearing:
-    """Told of the end of each compilation, it warns if that captured nothing, and was for this backend.
+    """Told of the start and the end of each compilation, it looks at the call that it is for, if it is for a backend.
 
-    Dynamo gives up a function that it would have to leave within a loop, and then asks no backend. While the callbacks
-    run, the error is being handled, and a frame below has what was compiled. Where it leaves a module of PyTorch's own,
-    such as a Sequential, it captures none of those in it by themselves.
+    A frame below has what is compiled. Dynamo gives up a function that it would have to leave within a loop, and then
+    asks no backend: while it tells of the end, the error is being handled.
     """
 
     backend: Callable[..., Any]
 
     def __call__(self, _: object) -> None:
         error, frame = sys.exc_info()[1], sys._getframe()
-        if not isinstance(error, Unsupported):
-            self._hear_of_breaks(frame)
-            return
-        raised = {one for one, _ in traceback.walk_tb(error.__traceback__)}
+        raised = {one for one, _ in traceback.walk_tb(error.__traceback__)} if error is not None else set()
         here = False  # whether it was raised here, and is not one that whoever called handles
+        compiled: FrameType | None = None  # by PyTorch, for this backend
+        call: FrameType | None = None  # of what torch.compile returned
         while (below := frame.f_back) is not None:
             frame = below
             here = here or frame in raised
-            known = frame.f_locals if here and frame.f_code.co_name == "_compile" else {}
-            if known.get("one_graph"):  # the error is the caller's
-                return
-            if getattr(known.get("compiler_fn"), "compiler_fn", None) is self.backend:
-                code = known["code"]
-                where = f"{getattr(code, 'co_qualname', code.co_name)} ({code.co_filename}:{code.co_firstlineno})"
-                said = f"PyTorch captures nothing of {where} but functions that it calls, if these can be captured: "
-                _warn(said, error)
-                return
-
-    def _hear_of_breaks(self, frame: FrameType | None) -> None:
-        while frame is not None and frame.f_code.co_name != "_compile":
-            frame = frame.f_back
-        if frame is None or getattr(frame.f_locals.get("compiler_fn"), "compiler_fn", None) is not self.backend:
+            if frame.f_code.co_name == "_compile" and compiled is None:
+                compiler = getattr(frame.f_locals.get("compiler_fn"), "compiler_fn", None)
+                compiled = frame if compiler is self.backend else None
+            elif (
+                frame.f_code.co_name == "compile_wrapper" and frame.f_globals["__name__"] == "torch._dynamo.eval_frame"
+            ):
+                call = frame
+        if compiled is None or compiled.f_locals.get("one_graph"):  # then errors are the caller's
             return
-        for broken in graph_break_reasons[-1:]:
-            stack = broken.user_stack
-            own = [one.filename for k, one in enumerate(stack[:-1]) if _of_torch(one.filename, outer=k == 0)]
-            if own and not any(broken is one for one in _TOLD):
-                _TOLD[:] = [broken]
-                said = (
-                    f"PyTorch breaks the graph at {stack[-1].filename}:{stack[-1].lineno}, within a module of its own "
-                    f"({Path(own[-1]).name}), and does not capture such modules by themselves, so those of PyTorch "
-                    "that are in it have no plan: "
-                )
-                _warn(said, broken.reason)
+        look = _Look.at(call) if call is not None else None
+        if look is not None and here and isinstance(error, Unsupported):
+            code = compiled.f_locals["code"]
+            where = f"{getattr(code, 'co_qualname', code.co_name)} ({code.co_filename}:{code.co_firstlineno})"
+            look.lost.append(f"{where} but functions that it calls, if these can be captured: {_explained(error)}")
+        elif look is not None:
+            known = {id(one) for one in (*look.before, *look.breaks)}
+            look.breaks += [one for one in graph_break_reasons[-1:] if id(one) not in known]
 
 
-_TOLD: list[object] = []  # the last break that a warning has named
+class _Look:
+    """At the end of a call, whether operations ran in it that no graph has and that autograd keeps something for.
 
-
-def _of_torch(filename: str, *, outer: bool) -> bool:
-    """Whether the frame is of a module of PyTorch's own, of which Dynamo captures nothing once it has left it.
-
-    outer: it is what is compiled. Then that is so if it goes on in a loop, as containers do.
+    PyTorch does not capture its own modules by themselves, nor some operations and what hooks or TorchScript are in
+    the way of. It calls this as one of the hooks that a call ends with, which it has in a list.
     """
-    path = Path(filename)
-    inside = path.parent.parts[-3:] == ("torch", "nn", "modules") and path.name != "module.py"
-    return inside and (not outer or path.name == "container.py")
+
+    def __init__(self, call: FrameType) -> None:
+        self._call: FrameType | None = call
+        self._first: int = torch.autograd._get_sequence_nr()  # of the nodes that come
+        self._told = told()
+        self.before = graph_break_reasons[-1:]
+        self.breaks: list[Any] = []  # of graphs, in this call
+        self.lost: list[str] = []  # functions that PyTorch gave up, and why; it does not try them again
+
+    @classmethod
+    def at(cls, call: FrameType) -> _Look | None:
+        """The look at this call when it ends."""
+        hooks = call.f_locals.get("cleanups")
+        if not isinstance(hooks, list):
+            return None
+        if not any(isinstance(one, cls) for one in hooks):
+            hooks.append(cls(call))
+        return next(one for one in hooks if isinstance(one, cls))
+
+    def __call__(self) -> None:
+        call, self._call = self._call, None
+        if call is None or told() > self._told:
+            return
+        results = tensors_of(call.f_locals.get("result"))
+        found = _outside(results, self._first)
+        breaks = {
+            f"it breaks the graph at {_place(one.user_stack)}: {_explained(one.reason)}": 0 for one in self.breaks
+        }
+        why = [*(f"it captures nothing of {one}" for one in self.lost), *breaks][:_NAMED]
+        if found:
+            names = ", ".join(found[:_NAMED]) + (f" and {len(found) - _NAMED} more" if len(found) > _NAMED else "")
+            _warn("; ".join([f"PyTorch captures no graph that has {names}", *why]))
+        elif self.lost and not any(one.requires_grad for one in results):  # once they do, nobody hears of it
+            _warn(f"PyTorch captures nothing of {self.lost[0]}")
+
+
+_NAMED = 3  # operations, or breaks
+_LEAST = 512  # bytes of what counts
+_CAPTURED = ("CapturedBackward", "CompiledFunctionBackward")
+
+
+def _outside(results: list[torch.Tensor], first: int) -> list[str]:
+    """The operations that made results, from that node of autograd on, and keep something for their backward.
+
+    Captured ones are left out, and the results that they read are looked at, too.
+    """
+    names: dict[str, None] = {}
+    seen: set[Any] = {None}
+    left = [one.grad_fn for one in results]
+    while left:
+        node = left.pop()
+        if node in seen or not first <= node._sequence_nr() < _LEAF:
+            continue
+        seen.add(node)
+        left += [one for one, _ in node.next_functions]
+        if node.name() not in _CAPTURED and _keeps(node):
+            names[node.name().removesuffix("0").removesuffix("Backward")] = None
+    return list(names)[::-1]
+
+
+_LEAF = 2**63  # the nodes of leaves have larger numbers
+
+
+def _keeps(node: Any) -> bool:
+    """Whether it keeps a tensor for its backward, as far as can be seen without unpacking any."""
+    around = [node, *(one for one, _ in node.next_functions if one is not None)]  # what it gives and is given
+    counts = any(_counts(one) for each in around for one in each._input_metadata)
+    return counts and any(getattr(node, name) for name in dir(node) if name.startswith("_raw_saved_"))
+
+
+def _counts(like: Any) -> bool:
+    try:
+        return bool(math.prod(like.shape) * like.dtype.itemsize >= _LEAST)
+    except (RuntimeError, ValueError):  # of a nested tensor
+        return True
+
+
+def _place(stack: Sequence[Any]) -> str:
+    """The innermost line of a stack that is not PyTorch's."""
+    own = [one for one in stack if not Path(one.filename).is_relative_to(_TORCH)] or stack
+    return f"{own[-1].filename}:{own[-1].lineno}"
+
+
+_TORCH = Path(torch.__file__).parent
 
 
 class _Lasting(list[Callable[..., Any]]):
-    """The callbacks, of which ours stay when torch._dynamo.reset() clears them."""
+    """Callbacks, of which ours stay when torch._dynamo.reset() clears them."""
 
     def clear(self) -> None:
         self[:] = [one for one in self if isinstance(one, _Hearing)]
 
 
 def hear_of_uncaptured(backend: Callable[..., Any]) -> None:
-    """From now on, warn where PyTorch captures nothing of a function that is compiled with this backend."""
-    if (hearing := _Hearing(backend)) not in callback_handler.end_callbacks:
-        callback_handler.end_callbacks = _Lasting([*callback_handler.end_callbacks, hearing])
+    """From now on, warn of what PyTorch does not capture in calls of what is compiled with this backend."""
+    for name in ("start_callbacks", "end_callbacks"):
+        if (hearing := _Hearing(backend)) not in getattr(callback_handler, name):
+            setattr(callback_handler, name, _Lasting([*getattr(callback_handler, name), hearing]))
 
 
 _WARNED: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()

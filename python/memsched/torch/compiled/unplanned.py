@@ -38,8 +38,17 @@ def unplanned(module: fx.GraphModule, reason: BaseException, *, offload: bool = 
     return _on_host(module) if offload else module.forward
 
 
+_TOLD = [0]
+
+
+def told() -> int:
+    """How often it was warned so far."""
+    return _TOLD[0]
+
+
 def warn_unplanned(said: str) -> None:
     """Warn that a part of the model runs without a plan, and why."""
+    _TOLD[0] += 1
     warnings.warn(
         f"a part of the model runs without a plan, and may need more memory than the budget: {said}",
         UnplannedWarning,
