@@ -7,6 +7,7 @@ import copy
 import itertools
 import types
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,6 +31,7 @@ from memsched.torch.compiled.private import compiled_apart, unset_fake_temporari
 from memsched.torch.compiled.resident import Resident
 from memsched.torch.compiled.sizes import NO_LOSS, LossBytes
 from memsched.torch.compiled.special_groups import Unplanned
+from memsched.torch.compiled.uncaptured import graph_breaks, outside_of_graphs
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.compiled.updates import Updates
 from memsched.torch.compiled.witness import Witness
@@ -112,7 +114,7 @@ def _looked_at(
         dry.names_of = dry.lasting.parameters.names_in(model)
     group = Unplanned(options, aside=unset_fake_temporarily, witness=witness, updates=dry)
     step = forward_of(model) if loss is None or not within else then(forward_of(model), loss)
-    needed = NO_LOSS
+    needed, known = NO_LOSS, graph_breaks()
     # To look for NaN, as detect_anomaly does, is to look at values.
     looking_for_nan = torch.autograd.set_detect_anomaly(False)
     if dry is not None and dry.how.adds:
@@ -122,7 +124,7 @@ def _looked_at(
             witness.began(model, (args, kwargs))
         try:
             result = compiled_apart(step, backend_of(group, prepare), dynamic=False)(*args, **kwargs)
-            outside = _outside(result)
+            outside = outside_of_graphs(tensors_of(result))
             if witness is not None:
                 witness.ended(model, result)
             if loss is not None and not within:
@@ -149,12 +151,12 @@ def _looked_at(
         if said:
             raise CaptureError(f"nothing of {type(model).__name__} can be planned: {said[0]}")
         raise CaptureError(
-            f"PyTorch captures nothing of {type(model).__name__}: it leaves out what calls nn.LSTM or nn.GRU, for "
-            "example; plan the modules that do not, each by itself"
+            f"PyTorch captures nothing of {type(model).__name__}{_why(known)}; plan modules that it captures, each by "
+            "itself"
         )
     if outside and not said:
-        told = f"PyTorch captures no {outside} of {type(model).__name__}, whose backward saves tensors"
-        said = [f"{told}: it leaves out nn.LSTM, nn.GRU and what torch.compiler.disable marks, for example"]
+        told = f"PyTorch captures no {outside[-1]} of {type(model).__name__}, whose backward saves tensors"
+        said = [told + _why(known)]
     group.updates = None  # whoever keeps the group keeps no tensors of the look
     visits, returns, resident = group.seen()
     for one in visits:
@@ -164,21 +166,11 @@ def _looked_at(
     return Look(tuple(visits), tuple(returns), resident, needed, tuple(said))
 
 
-def _outside(result: Any) -> str:
-    """An operation that is in no graph, and saves more than numbers for its backward; "" if there is none."""
-    nodes = [one.grad_fn for one in tensors_of(result) if one.grad_fn is not None]
-    known = set(nodes)
-    while nodes:
-        node = nodes.pop()
-        ours = node.name() in ("CompiledFunctionBackward", "CapturedBackward")
-        saved: Any = (getattr(node, name, None) for name in dir(node) if name.startswith("_saved_"))
-        kept = [] if ours else tensors_of([*saved, *getattr(node, "saved_tensors", [])])
-        if any(one.numel() > 1 for one in kept):  # a GradScaler's factor is one
-            return node.name().partition("Backward")[0]
-        more = {one for one, _ in node.next_functions if one is not None} - known
-        known |= more
-        nodes += more
-    return ""
+def _why(known: Counter[str]) -> str:
+    """The first reason why PyTorch broke a graph since these were known."""
+    reasons = [*(graph_breaks() - known)]
+    said = f" ({reasons[0]})" if reasons else ""
+    return f"{said}: it leaves out nn.LSTM, nn.GRU, TorchScript and what torch.compiler.disable marks, for example"
 
 
 def forward_of(model: torch.nn.Module) -> Callable[..., Any]:

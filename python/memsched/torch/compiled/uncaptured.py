@@ -119,7 +119,7 @@ class _Look:
         if call is None or told() > self._told:
             return
         results = tensors_of(call.f_locals.get("result"))
-        found = _outside(results, self._first)
+        found = outside_of_graphs(results, self._first)
         breaks = {
             f"it breaks the graph at {_place(one.user_stack)}: {_explained(one.reason)}": 0 for one in self.breaks
         }
@@ -132,14 +132,12 @@ class _Look:
 
 
 _NAMED = 3  # operations, or breaks
-_LEAST = 512  # bytes of what counts
 _CAPTURED = ("CapturedBackward", "CompiledFunctionBackward")
 
 
-def _outside(results: list[torch.Tensor], first: int) -> list[str]:
-    """The operations that made results, from that node of autograd on, and keep something for their backward.
-
-    Captured ones are left out, and the results that they read are looked at, too.
+def outside_of_graphs(results: Sequence[torch.Tensor], first: int = 0) -> list[str]:
+    """The operations, from that node of autograd on, that made results, keep tensors for their backward, and are in no
+    captured graph.
     """
     names: dict[str, None] = {}
     seen: set[Any] = {None}
@@ -167,7 +165,7 @@ def _keeps(node: Any) -> bool:
 
 def _counts(like: Any) -> bool:
     try:
-        return bool(math.prod(like.shape) * like.dtype.itemsize >= _LEAST)
+        return math.prod(like.shape) > 1  # a GradScaler's factor is one
     except (RuntimeError, ValueError):  # of a nested tensor
         return True
 
