@@ -119,6 +119,16 @@ def test_states_and_times_by_a_number() -> None:
     ]
 
 
+def test_bounds_say_that_they_are_on_all_plans() -> None:
+    chain = ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 4, 4], resident=16)
+    graph = ms.whole_step(chain, states=1, update_time=[0.5, 0.5], parameters=[4, 4])
+    for problem, on, words in ((chain, "once", "run each op once"), (graph, "all", "of all plans\n")):
+        found = ms.bounds(problem, M=ms.peak_memory(problem), beta=1)
+        assert found.bound_on == on
+        assert words in str(found)
+        assert ("run each op once" in str(found)) == (on == "once")
+
+
 def test_it_may_run_on_the_host_too() -> None:
     step = ms.with_host_updates(ms.whole_step(CHAIN, **GIVEN), "100 B/s")
     least = ms.min_memory(step, "selective")
