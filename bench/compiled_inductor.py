@@ -1,6 +1,6 @@
 """Planned steps compiled by Inductor, beside Inductor's own activation_memory_budget, at equal measured peak.
 
-python -m bench.compiled_inductor      # docs/results/compiled_inductor.md and .csv, about an hour; torch 2.13
+python -m bench.compiled_inductor      # docs/results/compiled_inductor.md and .csv, one to two hours; torch 2.13
 python -m bench.compiled_inductor --models gpt --budgets 0.7 0.3 --out /tmp/compiled
 """
 
@@ -70,9 +70,10 @@ class Run:
         return peak
 
     def error(self, exact: Sequence[torch.Tensor]) -> float:
-        """The largest difference of a gradient from another, of the largest entry."""
-        pairs = zip(self.gradients(), exact, strict=True)
-        return max(float((a.double() - b).abs().max() / b.abs().max().clamp(min=1e-30)) for a, b in pairs)
+        """The norm of the difference of all gradients from others, of their norm."""
+        pairs = [(a.double(), b) for a, b in zip(self.gradients(), exact, strict=True)]
+        squares = [sum(float(one.square().sum()) for one in ones) for ones in ([a - b for a, b in pairs], exact)]
+        return float((squares[0] / squares[1]) ** 0.5)
 
     def gradients(self) -> list[torch.Tensor]:
         """Of the last step."""
@@ -191,8 +192,8 @@ _METHOD = """
 Stock is `torch.compile` with `torch._functorch.config.activation_memory_budget`. What its step allocates at the peak,
 as PyTorch's allocator says, with parameters and inputs, is the budget of
 `torch.compile(backend="memsched", options={"mode": "inductor"})`. Our peak is measured in the same way. Steps of both
-run in turn; the ratio is the median of our CPU time to stock's, and the times are the least. An error is the largest
-difference of a gradient from that of plain PyTorch in float64, of its largest entry.
+run in turn; the ratio is the median of our CPU time to stock's, and the times are the least. An error is the norm of
+the difference of all gradients from those of plain PyTorch in float64, of their norm.
 """
 
 

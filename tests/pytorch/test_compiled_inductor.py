@@ -18,7 +18,9 @@ from torch._subclasses import FakeTensorMode
 
 from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.torch.compiled.groups import plans
+from memsched.torch.compiled.scratch import CodeMeter
 from memsched.torch.compiled.unplanned import UnplannedWarning
+from memsched.torch.meter import Meter, with_workspace
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # as Inductor is imported
 
@@ -274,3 +276,45 @@ def test_what_an_error_names_is_enough_and_so_is_all_above(layers: int, monkeypa
             assert budget < named == found
         else:
             assert found.plan.peak_memory <= budget == found.plan.result.schedule.budget
+
+
+class Depthwise(nn.Module):
+    """A block of a ConvNeXt: its convolution's backward has more scratch memory than tensors."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(width, width, 7, padding=3, groups=width)
+        self.norm, self.widen, self.narrow = (
+            nn.LayerNorm(width),
+            nn.Linear(width, 2 * width),
+            nn.Linear(2 * width, width),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.norm(self.convolution(x).permute(0, 2, 3, 1))
+        found: torch.Tensor = x + self.narrow(nn.functional.gelu(self.widen(h))).permute(0, 3, 1, 2)
+        return found
+
+
+def test_scratch_memory_of_convolutions_is_planned_for() -> None:
+    model = nn.Sequential(*(Depthwise(16) for _ in range(2)))
+    args = [torch.randn(8, 16, 16, 16).to(memory_format=torch.channels_last)]
+    compiled = torch.compile(model, backend="memsched", options={"budget": "1GB", "mode": "inductor"})
+    peaks = [allocator_peak(lambda: step(model, compiled, args)) for _ in range(2)]
+    assert peaks[1] + held_by_caller(model, args) == pytest.approx(plans()[-1].peak_memory, rel=0.01)
+
+
+def test_a_convolution_runs_once_to_tell_its_scratch_memory() -> None:
+    ran = []
+    backward = torch.ops.aten.convolution_backward.default
+    with FakeTensorMode():
+        x, weight = torch.empty(8, 16, 16, 16).to(memory_format=torch.channels_last), torch.empty(16, 1, 7, 7)
+        given = (x, x, weight, [16], [1, 1], [3, 3], [1, 1], False, [0, 0], 16, [True, True, True])
+        for kind in (Meter, CodeMeter, CodeMeter):
+            with kind() as meter:
+                found = backward(*given)
+            ran.append(meter.peak - meter.live)
+            del found
+    real = [torch.randn(one.shape).to(memory_format=torch.channels_last) if one is x else one for one in given]
+    real[2] = torch.randn(16, 1, 7, 7)
+    assert ran == [0, *[with_workspace(lambda: backward(*real))[1]] * 2]

@@ -20,7 +20,7 @@ from memsched.torch.compiled.copies import traffic_on
 from memsched.torch.compiled.unit import counted
 from memsched.torch.compiled.unplanned import UnplannedWarning
 
-pytestmark = pytest.mark.filterwarnings("ignore:the last step exceeded the budget, as its graphs were planned")
+pytestmark = pytest.mark.filterwarnings("ignore:the last step .*exceeded the budget, as its graphs were planned")
 CPU = torch.device("cpu")
 Kind = tuple[Sequence[int], Sequence[int]]  # which networks run forward, and in which order their losses run backward
 
@@ -74,7 +74,7 @@ def test_a_first_step_after_others_that_begin_alike_is_told(budget: int) -> None
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             peaks.append(steps.peak([0, 1], [1, 0]))
-        told.append([one for one in caught if "the last step exceeded the budget" in str(one.message)])
+        told.append([one for one in caught if "the last step may have exceeded the budget" in str(one.message)])
     above = [k for k, peak in enumerate(peaks) if peak > budget]
     assert sum(map(len, told)) == bool(above)
     assert max(peaks[2:]) <= budget  # one step is recorded, the next plan spans

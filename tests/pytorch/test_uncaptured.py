@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import warnings
 from collections.abc import Callable
@@ -189,6 +190,47 @@ def test_operations_outside_of_graphs_are_told(name: str) -> None:
 @pytest.mark.parametrize("inner", [printed, torch.sin, hooked(Layer())])
 def test_where_graphs_have_all_nothing_is_told(inner: Callable[[torch.Tensor], torch.Tensor]) -> None:
     assert trained(Inner(inner), "memsched", options={"budget": "100%"}) == []
+
+
+@dataclasses.dataclass
+class Odd:
+    tensor: torch.Tensor
+    unset: int = dataclasses.field(init=False)
+
+
+def endless(x: torch.Tensor) -> list[Any]:
+    found: list[Any] = [x]
+    found.append(found)
+    return found
+
+
+class Returning(nn.Module):
+    def __init__(self, made: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.body, self.made = Inner(printed), made
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.made(self.body(x))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+@pytest.mark.parametrize("made", [Odd, endless])
+def test_odd_results_are_returned(made: Callable[[torch.Tensor], Any]) -> None:
+    torch._dynamo.reset()
+    found = torch.compile(Returning(made), backend="memsched", options={"budget": "100%"})(torch.randn(64, 32))
+    (found.tensor if made is Odd else found[0]).sum().backward()
+
+
+def test_another_warning_hides_none() -> None:
+    """A part that needs no gradient is told of, too."""
+
+    def logged(x: torch.Tensor) -> torch.Tensor:
+        x = disabled(x)
+        x.detach().mul(100).mean().item()
+        return torch.tanh(x)
+
+    said = trained(Inner(logged), "memsched", options={"budget": "100%"})
+    assert any("captures no graph that has Sin" in one for one in said), said
 
 
 def test_what_the_caller_computes_is_none_of_its_business() -> None:

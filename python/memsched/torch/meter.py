@@ -81,8 +81,12 @@ class Meter(TorchDispatchMode):
         if sum_so_far is not None and self._counts(sum_so_far) and is_fan_in(node, self._makers_of(args)):
             self._sum = _Sum(sum_so_far.untyped_storage()._cdata, self.live, out.untyped_storage().nbytes())
         else:
-            self._peak = max(self._peak, self.live + scratch_bytes(func, args, kwargs, self.bytes_of))
+            self._peak = max(self._peak, self.live + self.scratch(func, args, kwargs))
         return out
+
+    def scratch(self, func: Any, args: Any, kwargs: dict[str, Any]) -> int:
+        """What an operation allocates and gives back beside its results, as far as that is known."""
+        return scratch_bytes(func, args, kwargs, self.bytes_of)
 
     def bytes_of(self, one: Any) -> int:
         """The bytes of the memory in which a tensor lies; a number as it is."""

@@ -36,13 +36,20 @@ class Fitted(NamedTuple):
     ways: Sequence[Way]
 
 
+class Style(NamedTuple):
+    """See `Way`."""
+
+    reuse: bool
+    last: bool
+
+
 class Tried(NamedTuple):
     """A plan with its document, and what its code holds."""
 
     plan: CompiledPlan
     document: Document
     peak: int
-    reuse: bool
+    style: Style
 
 
 class Counted(NamedTuple):
@@ -87,9 +94,11 @@ class Fitting:
         self._counted: dict[str, Counted] = {}
         self._whole = self._planned(replace(options, budget="100%"), 0)
         self.whole = self._whole[0]
-        self._peaks = [self.whole.process_bytes(self._of_plan(self.whole, reuse).peak) for reuse in (True, False)]
+        self._last = (True, False) if any(one.prefers_channels_last for one in halves) else (False,)  # the faster first
+        styles = [Style(reuse, last) for last in self._last for reuse in (True, False)]
+        self._peaks = {one: self.whole.process_bytes(self._of_plan(self.whole, one).peak) for one in styles}
         self._least_fused = -self._held.total  # what is resident cannot be less than nothing
-        self._fused = max(min(self._peaks) - self.whole.result.peak_memory, self._least_fused)
+        self._fused = max(min(self._peaks.values()) - self.whole.result.peak_memory, self._least_fused)
 
     @property
     def budget(self) -> int:
@@ -99,7 +108,7 @@ class Fitting:
     @property
     def enough(self) -> int:
         """Memory for the code that keeps everything."""
-        return min(self._peaks)
+        return min(self._peaks.values())
 
     def fit(self, options: Options | None = None) -> Fitted:
         """A plan whose code keeps to the budget, or to another."""
@@ -114,9 +123,10 @@ class Fitting:
         Whether the search for one budget finds a plan is not monotone in it. So some plans are tried for all budgets.
         """
         budget = self._bytes(options)
-        found = self._within(replace(options, budget=budget), budget)
-        if found is not None:
-            return found
+        for last in self._last:
+            found = self._within(replace(options, budget=budget), budget, last)
+            if found is not None:
+                return found
         for one in self._anyway:
             if one.peak <= budget:
                 return self._for_another(one, budget)
@@ -142,11 +152,12 @@ class Fitting:
         """Plans for all budgets, the fastest first: everything kept, and some from the least memory on."""
         top = self.whole.result.peak_memory + self._fused
         least = min(top, min_memory(self._graph) + self._fused)
-        found = [Tried(*self._whole, peak, reuse) for peak, reuse in zip(self._peaks, (True, False), strict=True)]
+        found = [Tried(*self._whole, peak, style) for style, peak in self._peaks.items()]
         for k in range(_ANYWAY):
             with contextlib.suppress(InfeasibleError):
                 plan, document = self._planned_from(least + (top - least) * k // _ANYWAY)
-                found.append(Tried(plan, document, plan.process_bytes(self._of_plan(plan, False).peak), False))
+                for style in [Style(False, last) for last in self._last]:
+                    found.append(Tried(plan, document, plan.process_bytes(self._of_plan(plan, style).peak), style))
         return sorted(found, key=lambda one: one.plan.result.makespan)
 
     def _planned_from(self, budget: int) -> tuple[CompiledPlan, Document]:
@@ -162,7 +173,7 @@ class Fitting:
         fused = max(plan.resident.fused + tried.peak - plan.result.peak_memory, self._least_fused)
         held, options = replace(self._held, fused=fused), replace(self._options, budget=budget)
         found = plan_for_another(self._visits, self._orders, held, options, tried.document)
-        return self._fitted(found or plan, tried.peak, tried.reuse)
+        return self._fitted(found or plan, tried.peak, tried.style)
 
     @property
     def _graph(self) -> Graph:
@@ -174,28 +185,30 @@ class Fitting:
         held, orders = replace(self._held, fused=fused), self._orders
         return plan_and_document(self._visits, orders[0], held, options, others=orders[1:])
 
-    def _ways(self, plan: CompiledPlan, reuse: bool) -> list[Way]:
+    def _ways(self, plan: CompiledPlan, style: Style) -> list[Way]:
         visits = len(self._visits)
-        return [Way(*steps_of(plan.result.schedule.steps, k, visits), reuse) for k in range(visits)]
+        return [Way(*steps_of(plan.result.schedule.steps, k, visits), *style) for k in range(visits)]
 
-    def _of_plan(self, plan: CompiledPlan, reuse: bool) -> Counted:
-        return self.counted(self._ways(plan, reuse))
+    def _of_plan(self, plan: CompiledPlan, style: Style) -> Counted:
+        return self.counted(self._ways(plan, style))
 
-    def _fitted(self, plan: CompiledPlan, peak: int, reuse: bool) -> Fitted:
-        return Fitted(replace(plan, compiled=peak), self._ways(plan, reuse))
+    def _fitted(self, plan: CompiledPlan, peak: int, style: Style) -> Fitted:
+        return Fitted(replace(plan, compiled=peak), self._ways(plan, style))
 
-    def _peak(self, plan: CompiledPlan, budget: int) -> tuple[int, bool]:
-        """The peak of the whole process, and whether the code lets buffers take the place of freed ones.
+    def _peak(self, plan: CompiledPlan, budget: int, last: bool) -> tuple[int, Style]:
+        """The peak of the whole process, and the style of the code.
 
-        Stock does, which is faster; it usually holds more, and so it is done where that fits.
+        Stock lets buffers take the place of freed ones, which is faster; it usually holds more, and so it is done where
+        that fits.
         """
-        without = plan.process_bytes(self._of_plan(plan, False).peak)
+        slim, fast = Style(False, last), Style(True, last)
+        without = plan.process_bytes(self._of_plan(plan, slim).peak)
         if without > budget / _CLOSE:
-            return without, False
-        with_it = plan.process_bytes(self._of_plan(plan, True).peak)
-        return (with_it, True) if with_it <= max(budget, without) else (without, False)
+            return without, slim
+        with_it = plan.process_bytes(self._of_plan(plan, fast).peak)
+        return (with_it, fast) if with_it <= max(budget, without) else (without, slim)
 
-    def _within(self, options: Options, budget: int) -> Fitted | None:
+    def _within(self, options: Options, budget: int, last: bool) -> Fitted | None:
         tried = set[int]()
         best: Fitted | None = None
         fused = self._fused
@@ -204,10 +217,10 @@ class Fitting:
                 plan, _ = self._planned(options, fused)
             except InfeasibleError:
                 break
-            peak, reuse = self._peak(plan, budget)
+            peak, style = self._peak(plan, budget, last)
             better = best is None or plan.result.makespan < best.plan.result.makespan
             if peak <= budget and better:
-                best = self._fitted(plan, peak, reuse)
+                best = self._fitted(plan, peak, style)
             found = peak - (plan.result.peak_memory - fused)
             if peak <= budget and (peak >= _CLOSE * budget or not plan.result.recomputed or found == fused):
                 break

@@ -11,27 +11,31 @@ import torch
 
 from memsched.torch.compiled.as_graph import Step, Visit, constants, returned
 from memsched.torch.compiled.fused import folded_calls
-from memsched.torch.compiled.inductor import Half, lower_copies, stock_saved, with_sizes
+from memsched.torch.compiled.inductor import Half, lower_copies, prefers_channels_last, stock_saved, with_sizes
 from memsched.torch.compiled.joint import read_joint
 from memsched.torch.compiled.private import FREED, Boxed
 from memsched.torch.compiled.rewrite import Rewritten, rewrite
+from memsched.torch.compiled.scratch import CodeMeter
 from memsched.torch.compiled.sizes import Sizes
-from memsched.torch.meter import Meter
 from memsched.torch.weightless import fake_mode_of
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a graph runs: the steps of its forward and its backward, and whether buffers take the place of freed ones."""
+    """How a graph runs: the steps of its forward and its backward, and in which style.
+
+    With `reuse`, buffers take the place of freed ones; with `last`, backwards of convolutions have their channels last.
+    """
 
     forward: Sequence[Step]
     backward: Sequence[Step]
     reuse: bool
+    last: bool = False
 
     @property
     def key(self) -> str:
         """What tells it."""
-        return repr((self.forward, self.backward, self.reuse))
+        return repr((self.forward, self.backward, self.reuse, self.last))
 
 
 class Halves:
@@ -44,6 +48,7 @@ class Halves:
         saved = stock_saved(sized, len(joint.results), sorted(k - joint.tokens for k in given.static))
         self.joint = read_joint(sized, len(joint.results), folded_calls(sized, saved))
         self.sizes = Sizes(self.joint, ())
+        self.prefers_channels_last = prefers_channels_last(sized)
         self._dry: dict[str, tuple[Boxed, Boxed]] = {}
         self._compiled: dict[str, tuple[Boxed, Boxed]] = {}
 
@@ -103,7 +108,8 @@ class Halves:
 
     def _backward(self, made: Rewritten, forward: Half, way: Way) -> Half:
         saved = forward.strides[len(self.joint.results) :] if forward.strides else ()
-        return Half(made.backward, len(self.joint.gradients), strides=saved, backward=True, reuse=way.reuse)
+        count = len(self.joint.gradients)
+        return Half(made.backward, count, strides=saved, backward=True, reuse=way.reuse, last=way.last)
 
 
 class Count:
@@ -115,7 +121,7 @@ class Count:
     def __init__(self, halves: Sequence[Halves], visits: Sequence[Visit], ways: Sequence[Way]) -> None:
         self._halves, self._visits = halves, visits
         self._code = [one.dry(way) for one, way in zip(halves, ways, strict=True)]
-        self._meter = Meter()
+        self._meter = CodeMeter()
         self._saved: list[Any] = []
         self._held: list[Any] = []  # results, gradients of losses, and gradients that stay
         self._summed = set[tuple[int, frozenset[int]]]()

@@ -111,6 +111,11 @@ def stock_saved(joint: fx.GraphModule, results: int, static: Sequence[int]) -> s
     return {node.name for node in backward.graph.find_nodes(op="placeholder")}
 
 
+def prefers_channels_last(graph: fx.GraphModule) -> bool:
+    """Whether Inductor puts the channels of a graph's convolutions last."""
+    return bool(GraphLowering.decide_layout_opt(graph, is_inference=False))
+
+
 def is_pointwise(node: fx.Node) -> bool:
     """Whether Inductor can compute each element of a call's result where it is read."""
     target = node.target
@@ -152,7 +157,9 @@ class Half:
 
     The caller sees the first `results` of its outputs, so that their strides are fixed. With `reuse` a buffer may take
     the place of a freed one, though that memory is then held in between. The strides of the first placeholders are
-    given where another half decides them.
+    given where another half decides them. With `last`, convolutions have their channels last: Inductor decides that
+    of a backward by the convolutions that run again in it, and without any it may copy all that their backwards read
+    to an order in which these take several times as long, but have no scratch memory.
     """
 
     def __init__(
@@ -163,10 +170,12 @@ class Half:
         backward: bool,
         reuse: bool,
         strides: Sequence[Sequence[int] | None] = (),
+        last: bool = False,
     ) -> None:
         self._graph, self._results, self._backward, self._reuse = graph, results, backward, reuse
         examples = graph_inputs(graph)
         known = [*strides, *[None] * (len(examples) - len(strides))]
+        self._layout = {"force_layout_optimization": True} if last else {}
         self._inputs = [_laid_out(one, stride) for one, stride in zip(examples, known, strict=True)]
         self.strides: list[Sequence[int] | None] = []  # of the outputs, once its code is written
 
@@ -196,7 +205,7 @@ class Half:
         _show_outputs(self._graph, self._results)
         mode = fake_mode_of(self._inputs)
         with (
-            inductor_config.patch(allow_buffer_reuse=self._reuse, **_PLAIN),
+            inductor_config.patch(allow_buffer_reuse=self._reuse, **_PLAIN, **self._layout),
             torch.no_grad(),
             torch._C._DisableAutocast(),
             compiled_autograd._disable(),

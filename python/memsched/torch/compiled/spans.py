@@ -83,7 +83,7 @@ class Spanned:
     def exceeded(self, followed: Sequence[Version], taken: int | None) -> bool:
         """Whether its graphs took more than the budget when they followed these versions: so many bytes, if counted."""
         if taken is None:  # as steps that begin alike were counted before
-            return not self.fits(followed, self.plan)
+            return not replace(self, orders=self.orders[:1]).fits(followed, self.plan)  # in the order in which it ran
         return self.plan.process_bytes(taken) > self.plan.result.schedule.budget
 
 
@@ -125,7 +125,7 @@ class SpannedCode(Spanned):
             return True
         from memsched.torch.compiled.halves import Way  # Inductor takes seconds to import
 
-        ways = [Way(one.forward_steps, one.backward_steps, one.reuse) for one in versions]
+        ways = [Way(one.forward_steps, one.backward_steps, one.reuse, one.last) for one in versions]
         return self.plan.process_bytes(self.fitting.counted(ways).peak) <= self.fitting.budget
 
     def exceeded(self, followed: Sequence[Version], taken: int | None) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from memsched.torch.compiled.private import Unsupported, callback_handler, counters, graph_break_reasons
-from memsched.torch.compiled.unplanned import told, warn_unplanned
+from memsched.torch.compiled.unplanned import plain_graphs, warn_unplanned
 from memsched.torch.nests import tensors_of
 
 
@@ -29,13 +29,13 @@ def graph_breaks() -> Counter[str]:
     return found
 
 
-def over_budget_at_first() -> str:
+def over_budget_at_first(*, counted: bool) -> str:
     """What to say of the first step of several graphs, and why there are several."""
     reasons = [*graph_breaks()][:1]
     why = "".join(f" (PyTorch breaks it: {one})" for one in reasons)
     return (
-        "the last step exceeded the budget, as its graphs were planned one by one when they first ran together; one "
-        "plan spans them from now on. The model is captured in several graphs"
+        f"the last step {'exceeded' if counted else 'may have exceeded'} the budget, as its graphs were planned one by "
+        "one when they first ran together; one plan spans them from now on. The model is captured in several graphs"
         f"{why}; TORCH_LOGS=graph_breaks tells where"
     )
 
@@ -99,7 +99,7 @@ class _Look:
     def __init__(self, call: FrameType) -> None:
         self._call: FrameType | None = call
         self._first: int = torch.autograd._get_sequence_nr()  # of the nodes that come
-        self._told = told()
+        self._plain = plain_graphs()
         self.before = graph_break_reasons[-1:]
         self.breaks: list[Any] = []  # of graphs, in this call
         self.lost: list[str] = []  # functions that PyTorch gave up, and why; it does not try them again
@@ -116,10 +116,13 @@ class _Look:
 
     def __call__(self) -> None:
         call, self._call = self._call, None
-        if call is None or told() > self._told:
+        if call is None or plain_graphs() > self._plain:  # whose operations are told
             return
-        results = tensors_of(call.f_locals.get("result"))
-        found = outside_of_graphs(results, self._first)
+        found, trained = list[str](), False
+        with contextlib.suppress(Exception):  # of odd results, which are the caller's: it is an error of no call
+            results, given = (tensors_of([call.f_locals.get(name) for name in names]) for names in _ENDS)
+            trained = any(one.requires_grad for one in results)
+            found = outside_of_graphs(results, self._first, given)
         breaks = {
             f"it breaks the graph at {_place(one.user_stack)}: {_explained(one.reason)}": 0 for one in self.breaks
         }
@@ -127,20 +130,21 @@ class _Look:
         if found:
             names = ", ".join(found[:_NAMED]) + (f" and {len(found) - _NAMED} more" if len(found) > _NAMED else "")
             _warn("; ".join([f"PyTorch captures no graph that has {names}", *why]))
-        elif self.lost and not any(one.requires_grad for one in results):  # once they do, nobody hears of it
+        elif self.lost and not trained:  # once they need gradients, nobody hears of it
             _warn(f"PyTorch captures nothing of {self.lost[0]}")
 
 
+_ENDS = ("result",), ("args", "kwargs")  # of a call, by PyTorch's names
 _NAMED = 3  # operations, or breaks
 _CAPTURED = ("CapturedBackward", "CompiledFunctionBackward")
 
 
-def outside_of_graphs(results: Sequence[torch.Tensor], first: int = 0) -> list[str]:
-    """The operations, from that node of autograd on, that made results, keep tensors for their backward, and are in no
-    captured graph.
+def outside_of_graphs(results: Sequence[torch.Tensor], first: int = 0, given: Sequence[torch.Tensor] = ()) -> list[str]:
+    """The operations, from that node of autograd on and after what is given, that made results, keep tensors for their
+    backward, and are in no captured graph.
     """
     names: dict[str, None] = {}
-    seen: set[Any] = {None}
+    seen: set[Any] = {None, *(one.grad_fn for one in given)}
     left = [one.grad_fn for one in results]
     while left:
         node = left.pop()

@@ -54,7 +54,8 @@ class Version:
     backward: Boxed
     forward_steps: Sequence[Step] = ()
     backward_steps: Sequence[Step] = ()
-    reuse: bool = False  # compiled code: buffers take the place of freed ones
+    reuse: bool = False  # compiled code: as of its `Way`
+    last: bool = False
     timed: tuple[Boxed, Boxed] | None = None  # forward and backward that tell how long each operation takes
 
 
@@ -319,7 +320,9 @@ class Unit:
         """Compile a visit of a plan, whose names begin with `own`, that keeps so many bytes for its backward."""
         room = visit.beside + _room_at_return(plan.result, own)
         code = self.halves(visit).compiled(way)
-        self.versions.append(Version(plan, kept, room, next(SERIAL), *code, way.forward, way.backward, way.reuse))
+        self.versions.append(
+            Version(plan, kept, room, next(SERIAL), *code, way.forward, way.backward, way.reuse, way.last)
+        )
         return len(self.versions) - 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -31,6 +32,7 @@ def unplanned(module: fx.GraphModule, reason: BaseException, *, offload: bool = 
 
     With `offload`, what it saves for its backward waits on the host.
     """
+    _HERE.graphs = plain_graphs() + 1
     with_plain_checkpoints(module)
     offload = offload and not takes_no_hooks(module)
     said = str(reason).strip().split("\n")[0]
@@ -38,17 +40,16 @@ def unplanned(module: fx.GraphModule, reason: BaseException, *, offload: bool = 
     return _on_host(module) if offload else module.forward
 
 
-_TOLD = [0]
+_HERE = threading.local()
 
 
-def told() -> int:
-    """How often it was warned so far."""
-    return _TOLD[0]
+def plain_graphs() -> int:
+    """How many graphs run without a plan, by what `unplanned` gave in this thread."""
+    return getattr(_HERE, "graphs", 0)
 
 
 def warn_unplanned(said: str) -> None:
     """Warn that a part of the model runs without a plan, and why."""
-    _TOLD[0] += 1
     warnings.warn(
         f"a part of the model runs without a plan, and may need more memory than the budget: {said}",
         UnplannedWarning,
