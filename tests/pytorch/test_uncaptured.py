@@ -221,6 +221,18 @@ def test_odd_results_are_returned(made: Callable[[torch.Tensor], Any]) -> None:
     (found.tensor if made is Odd else found[0]).sum().backward()
 
 
+def test_what_is_compiled_no_more_is_told() -> None:
+    """PyTorch compiles a function so many times, and then runs it as it is."""
+    torch._dynamo.reset()
+    model = torch.compile(Layer(), backend="memsched", options={"budget": "100%"}, dynamic=False)
+    with torch._dynamo.config.patch(recompile_limit=2):
+        for size in (8, 16):
+            model(torch.randn(size, 32)).sum().backward()
+        with pytest.warns(UnplannedWarning, match=r"graph that has Addmm, Tanh.*recompile_limit \(2\) is reached"):
+            model(torch.randn(24, 32)).sum().backward()
+        model(torch.randn(8, 32)).sum().backward()
+
+
 def test_another_warning_hides_none() -> None:
     """A part that needs no gradient is told of, too."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import sys
 import traceback
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -62,31 +63,63 @@ class _Hearing:
     backend: Callable[..., Any]
 
     def __call__(self, _: object) -> None:
-        error, frame = sys.exc_info()[1], sys._getframe()
+        error = sys.exc_info()[1]
         raised = {one for one, _ in traceback.walk_tb(error.__traceback__)} if error is not None else set()
-        here = False  # whether it was raised here, and is not one that whoever called handles
-        compiled: FrameType | None = None  # by PyTorch, for this backend
-        call: FrameType | None = None  # of what torch.compile returned
-        while (below := frame.f_back) is not None:
-            frame = below
-            here = here or frame in raised
-            if frame.f_code.co_name == "_compile" and compiled is None:
-                compiler = getattr(frame.f_locals.get("compiler_fn"), "compiler_fn", None)
-                compiled = frame if compiler is self.backend else None
-            elif (
-                frame.f_code.co_name == "compile_wrapper" and frame.f_globals["__name__"] == "torch._dynamo.eval_frame"
-            ):
-                call = frame
-        if compiled is None or compiled.f_locals.get("one_graph"):  # then errors are the caller's
+        compiling = _compiling(self.backend)
+        if compiling is None:
             return
-        look = _Look.at(call) if call is not None else None
-        if look is not None and here and isinstance(error, Unsupported):
-            code = compiled.f_locals["code"]
-            where = f"{getattr(code, 'co_qualname', code.co_name)} ({code.co_filename}:{code.co_firstlineno})"
+        look, where = compiling
+        if isinstance(error, Unsupported) and any(
+            one in raised for one in _frames()
+        ):  # not one that the caller handles
             look.lost.append(f"{where} but functions that it calls, if these can be captured: {_explained(error)}")
-        elif look is not None:
+        else:
             known = {id(one) for one in (*look.before, *look.breaks)}
             look.breaks += [one for one in graph_break_reasons[-1:] if id(one) not in known]
+
+
+class _Limit(logging.Handler):
+    """Told by Dynamo's log that it compiles a function no more, which then runs as it is where it has no graph."""
+
+    def __init__(self, backend: Callable[..., Any]) -> None:
+        super().__init__(logging.WARNING)
+        self.backend = backend
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        compiling = _compiling(self.backend) if "hit config." in str(record.msg) else None
+        if compiling is not None:
+            look, where = compiling
+            told = "{} ({})".format(*record.args[:2]) if isinstance(record.args, tuple) else "a limit"
+            look.lost.append(f"{where} from now on, but graphs that are there: torch._dynamo.config.{told} is reached")
+
+
+def _frames() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _compiling(backend: Callable[..., Any]) -> tuple[_Look, str] | None:
+    """The look at the call for which PyTorch compiles for a backend now, and what it compiles.
+
+    None where it is for another one, or errors are the caller's.
+    """
+    compiled: FrameType | None = None
+    call: FrameType | None = None  # of what torch.compile returned
+    for frame in _frames():
+        name = frame.f_code.co_name
+        if name == "_compile" and compiled is None:
+            compiler = getattr(frame.f_locals.get("compiler_fn"), "compiler_fn", None)
+            compiled = frame if compiler is backend else None
+        elif name == "compile_wrapper" and frame.f_globals["__name__"] == "torch._dynamo.eval_frame":
+            call = frame
+    if compiled is None or call is None or compiled.f_locals.get("one_graph"):
+        return None
+    code, look = compiled.f_locals["code"], _Look.at(call)
+    where = f"{getattr(code, 'co_qualname', code.co_name)} ({code.co_filename}:{code.co_firstlineno})"
+    return None if look is None else (look, where)
 
 
 class _Look:
@@ -195,6 +228,9 @@ def hear_of_uncaptured(backend: Callable[..., Any]) -> None:
     for name in ("start_callbacks", "end_callbacks"):
         if (hearing := _Hearing(backend)) not in getattr(callback_handler, name):
             setattr(callback_handler, name, _Lasting([*getattr(callback_handler, name), hearing]))
+    log = logging.getLogger("torch._dynamo.convert_frame")
+    if not any(isinstance(one, _Limit) and one.backend is backend for one in log.handlers):
+        log.addHandler(_Limit(backend))
 
 
 _WARNED: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
