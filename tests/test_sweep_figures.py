@@ -158,7 +158,7 @@ def test_a_stop_hands_over_what_is_finished(planner: str) -> None:
     """As far as it came when it was told, and no further than the points that were under way."""
     chain, stop = ms.profiles.load("densenet201-224-b32"), threading.Event()
     low, high = ms.min_memory(chain, "dynprog"), ms.peak_memory(chain)
-    devices = tuple(ms.Device(low + (high - low) * k // 20_000, 12e9) for k in range(20_000))
+    devices = tuple(ms.Device(low + (high - low) * k // 100_000, 12e9) for k in range(100_000))
     asked = work.Work(problem=chain, key="k", planner=planner, options={}, table_slots=None, devices=devices)
     timer = threading.Timer(0.4, stop.set)  # in which a busy machine finishes some, and an idle one not all
     timer.start()
