@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from bench.common import RESULTS, ROOT, Cache, Row, bandwidth, best_of, budget, environment
+from bench.common import RESULTS, ROOT, Cache, Row, bandwidth, best_of, budget, environment, timed
 from bench.goals_report import report
 from bench.whole_tensors import whole_tensor_bound
 
@@ -70,12 +70,10 @@ def slots_row(profile: str, percent: float) -> Row:
     row: Row = {"profile": profile, "percent": percent, "stages": chain.n}
     if rounded.min_capacity > SLOTS:
         return row | {"status": "no solution in slots"}
-    began = time.thread_time()
     try:
-        hashed = _core.dynprog(rounded, hash=True, max_states=MAX_HASH_STATES)
+        once, hashed = timed(lambda: _core.dynprog(rounded, hash=True, max_states=MAX_HASH_STATES))
     except ms.LimitError:
         return row | {"status": "hash table too large"}
-    once = time.thread_time() - began
     pruned = _core.dynprog(rounded)
     work = [partial(_core.dynprog, rounded), partial(_core.dynprog, rounded, hash=True)]
     seconds = [*best_of(work[:1]), once] if once > 0.5 else best_of(work)
@@ -211,12 +209,8 @@ def growth_row(stages: int, seed: int, seconds: float) -> Row:
     device = ms.Device(budget_, 2 * (ms.peak_memory(chain) - budget_) / compute)
     result = ms.greedy(chain, device=device)
     graph = ms.to_graph(chain)
-    began = time.thread_time()
-    exact = fluid_solve(fluid_chain(chain, device), time_limit=10.0)
-    exact_seconds = time.thread_time() - began
-    began = time.thread_time()
-    found = ms.offload(chain, device=device, time_limit=seconds)
-    offload_seconds = time.thread_time() - began
+    exact_seconds, exact = timed(lambda: fluid_solve(fluid_chain(chain, device), time_limit=10.0))
+    offload_seconds, found = timed(lambda: ms.offload(chain, device=device, time_limit=seconds))
     in_slots, simulated, validated = (
         best_of([work], least=3)[0]
         for work in (

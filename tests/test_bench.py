@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench import common
 
 ROOT = Path(__file__).parents[1]
 
@@ -20,6 +21,23 @@ def run(*arguments: str) -> None:
     """A module of bench/ in its own process, from the root of the repository."""
     done = subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("tick", [1e-9, 1e-4, 1e-2])
+def test_what_is_over_before_the_clock_goes_on_is_timed(monkeypatch: pytest.MonkeyPatch, tick: float) -> None:
+    """On some systems the CPU time of a thread goes on a hundred times a second."""
+    now = [0.0]
+    monkeypatch.setattr(common.time, "thread_time", lambda: tick * (now[0] // tick))
+    monkeypatch.setattr(common, "_tick", lambda: tick)
+
+    def work() -> str:
+        now[0] += 3e-4
+        return "done"
+
+    seconds, result = common.timed(work)
+    assert result == "done"
+    assert seconds == pytest.approx(3e-4, rel=0.1)
+    assert common.best_of([work], seconds=0.0, least=3) == [pytest.approx(3e-4, rel=0.1)]
 
 
 def test_goals(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 import weakref
 from collections import defaultdict
 from collections.abc import Iterable
@@ -12,6 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
+from memsched.torch.compiled import clock
 from memsched.torch.compiled.joint import Joint
 
 _DRIFT = 0.2  # by which all operations together take another time, until the step is planned anew
@@ -43,7 +43,7 @@ class Laps:
             event = torch.cuda.Event(enable_timing=True)
             event.record(torch.cuda.current_stream(device))
             return event
-        return time.thread_time() if torch.get_num_threads() == 1 else time.perf_counter()
+        return clock.now()
 
     def lap(self, name: str) -> None:
         """An operation is over; without a name, what is between two of them."""

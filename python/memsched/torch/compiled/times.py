@@ -14,7 +14,7 @@ from torch import fx
 from torch._subclasses import FakeTensorMode
 
 from memsched.torch.arena import cuda
-from memsched.torch.compiled import private
+from memsched.torch.compiled import clock, private
 from memsched.torch.compiled.as_graph import Cost
 from memsched.torch.compiled.calls import bound
 from memsched.torch.compiled.joint import Joint, Operation, is_foreign
@@ -255,6 +255,8 @@ def _once(call: Callable[..., Any], args: Any, kwargs: Any) -> tuple[float, floa
     began, ran = time.perf_counter(), time.thread_time()
     call(*args, **kwargs)
     running, seconds = time.thread_time() - ran, time.perf_counter() - began
+    if not clock.threads_are_timed():
+        return seconds, seconds
     # With one thread, what other processes do to the machine meanwhile need not count.
     return running if torch.get_num_threads() == 1 else max(seconds, running), running
 

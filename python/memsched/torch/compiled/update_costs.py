@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -17,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from memsched.errors import InvalidInputError
 from memsched.support.formats import format_bandwidth
+from memsched.torch.compiled import clock
 from memsched.torch.compiled.private import optimizer_hooks_aside, unset_fake_temporarily
 from memsched.torch.compiled.states import states_in
 from memsched.torch.compiled.update_mark import Update
@@ -156,12 +156,10 @@ class UpdateCosts:
 def _least_time(work: Callable[[], object]) -> float:
     """Of several turns, after a first that makes what is needed."""
     best, spent = float("inf"), 0.0
-    # With one thread, what other processes do to the machine meanwhile need not count.
-    now = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     for turn in range(1 + _REPEATS):
-        began = now()
+        began = clock.now()
         work()
-        taken = now() - began
+        taken = clock.now() - began
         if turn > 0:
             best, spent = min(best, taken), spent + taken
         if spent > _ENOUGH:
