@@ -125,7 +125,7 @@ def trained(called: Called, budget: int | str, mode: str, *, learns: bool = Fals
     known = plans()
     run = torch.compile(model, backend="memsched", options={"budget": budget, "mode": mode})
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "the last step exceeded the budget, as its graphs", UnplannedWarning)
+        warnings.filterwarnings("ignore", "the last step .*exceeded the budget", UnplannedWarning)
         measured(model, run, x)
         peaks = []
         for _ in range(2):
@@ -177,7 +177,7 @@ def test_a_first_step_above_the_budget_is_told() -> None:
     model, x = Blocks(three_graphs), torch.randn(256, 16)
     run = torch.compile(model, backend="memsched", options={"budget": 292_409, "mode": "inductor"})
     assert measured(model, run, x) > 292_409
-    with pytest.warns(UnplannedWarning, match="the last step exceeded the budget, as its graphs were planned one by"):
+    with pytest.warns(UnplannedWarning, match="the last step may have exceeded the budget, as its graphs were planned"):
         assert measured(model, run, x) <= 292_409
 
 

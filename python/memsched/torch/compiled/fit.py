@@ -22,6 +22,7 @@ from memsched.torch.compiled.halves import Count, Halves, Way
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import plan_and_document, plan_for_another, too_small
 from memsched.torch.compiled.resident import Resident
+from memsched.torch.compiled.scratch import Scratch
 from memsched.torch.compiled.split import steps_of
 
 _ROUNDS = 6
@@ -53,10 +54,14 @@ class Tried(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """What the code of a step holds: the most in any order of its backwards; what each graph keeps in between."""
+    """What the code of a step holds: the most in any order of its backwards; what each graph keeps in between.
+
+    `scratch` is what convolutions hold within.
+    """
 
     peak: int
     kept: Sequence[int]
+    scratch: Scratch
 
 
 def check_compiled(options: Options, device: torch.device) -> None:
@@ -72,11 +77,21 @@ def check_compiled(options: Options, device: torch.device) -> None:
         )
 
 
+class Kept(NamedTuple):
+    """The runs of a step's graphs in one layout, the plan that keeps everything, and what its code holds beyond it."""
+
+    visits: Sequence[Visit]
+    plan: CompiledPlan
+    document: Document
+    fused: int
+
+
 class Fitting:
     """The graphs of a step, and the code of their plans.
 
-    The code of each plan is written, but not compiled, and run on tensors without data. What it holds beyond the plan's
-    tensors, or less, is resident in the next plan. `orders` are those of the backwards.
+    The code of each plan is written, but not compiled, and run on tensors without data. What its convolutions hold
+    within is planned as theirs; what it holds beside that beyond the plan's tensors, or less, is resident in the next
+    plan. `orders` are those of the backwards.
     """
 
     def __init__(
@@ -88,17 +103,19 @@ class Fitting:
         orders: Sequence[Sequence[int]] = ((0,),),
     ) -> None:
         check_compiled(options, halves[0].joint.device)
-        self._halves, self._orders = halves, orders
-        self._visits = [one.visit(visit) for one, visit in zip(halves, given, strict=True)]
+        self._halves, self._given, self._orders = halves, given, orders
         self._held, self._options = replace(held, random=0), options
-        self._counted: dict[str, Counted] = {}
-        self._whole = self._planned(replace(options, budget="100%"), 0)
-        self.whole = self._whole[0]
-        self._last = (True, False) if any(one.prefers_channels_last for one in halves) else (False,)  # the faster first
-        styles = [Style(reuse, last) for last in self._last for reuse in (True, False)]
-        self._peaks = {one: self.whole.process_bytes(self._of_plan(self.whole, one).peak) for one in styles}
         self._least_fused = -self._held.total  # what is resident cannot be less than nothing
-        self._fused = max(min(self._peaks.values()) - self.whole.result.peak_memory, self._least_fused)
+        self._counted: dict[str, Counted] = {}
+        self._last = (True, False) if any(one.prefers_channels_last for one in halves) else (False,)  # the faster first
+        plain = [one.visit(visit) for one, visit in zip(halves, given, strict=True)]
+        whole, _ = self._planned(plain, replace(options, budget="100%"), 0)
+        styles = [Style(reuse, last) for last in self._last for reuse in (True, False)]
+        counts = {style: self._of_plan(whole, style) for style in styles}
+        self._peaks = {style: whole.process_bytes(count.peak) for style, count in counts.items()}
+        self._kept = {last: self._kept_in(last, counts[Style(False, last)].scratch) for last in self._last}
+        self._main = self._kept[min(self._peaks, key=self._peaks.__getitem__).last]
+        self.whole = self._main.plan
 
     @property
     def budget(self) -> int:
@@ -136,23 +153,25 @@ class Fitting:
         """What the code holds if its graphs run so."""
         key = repr([way.key for way in ways])
         if key not in self._counted:
-            counts = [Count(self._halves, self._visits, ways) for _ in self._orders]
+            visits = [one.visit(visit) for one, visit in zip(self._halves, self._given, strict=True)]
+            counts = [Count(self._halves, visits, ways) for _ in self._orders]
             peaks = [count.peak(order) for count, order in zip(counts, self._orders, strict=True)]
-            self._counted[key] = Counted(max(peaks), counts[0].kept)
+            self._counted[key] = Counted(max(peaks), counts[0].kept, counts[0].scratch)
         return self._counted[key]
 
     def _bytes(self, options: Options) -> int:
         found = parse_memory(options.budget, self._graph, "the budget")
         if isinstance(options.budget, str) and options.budget.strip().endswith("%"):
-            return found + self._fused  # of a graph that holds what compiled code does
+            return found + self._main.fused  # of a graph that holds what compiled code does
         return found  # in the unit that was written
 
     @functools.cached_property
     def _anyway(self) -> list[Tried]:
         """Plans for all budgets, the fastest first: everything kept, and some from the least memory on."""
-        top = self.whole.result.peak_memory + self._fused
-        least = min(top, min_memory(self._graph) + self._fused)
-        found = [Tried(*self._whole, peak, style) for style, peak in self._peaks.items()]
+        main = self._main
+        top = self.whole.result.peak_memory + main.fused
+        least = min(top, min_memory(self._graph) + main.fused)
+        found = [Tried(self.whole, main.document, peak, style) for style, peak in self._peaks.items()]
         for k in range(_ANYWAY):
             with contextlib.suppress(InfeasibleError):
                 plan, document = self._planned_from(least + (top - least) * k // _ANYWAY)
@@ -162,17 +181,18 @@ class Fitting:
 
     def _planned_from(self, budget: int) -> tuple[CompiledPlan, Document]:
         """A plan for a budget, or for the least that the planner needs."""
+        main = self._main
         try:
-            return self._planned(replace(self._options, budget=budget), self._fused)
+            return self._planned(main.visits, replace(self._options, budget=budget), main.fused)
         except InfeasibleError as error:
-            return self._planned(replace(self._options, budget=error.min_memory), self._fused)
+            return self._planned(main.visits, replace(self._options, budget=error.min_memory), main.fused)
 
     def _for_another(self, tried: Tried, budget: int) -> Fitted:
         """The same plan, beside what its code is known to hold."""
         plan = tried.plan
         fused = max(plan.resident.fused + tried.peak - plan.result.peak_memory, self._least_fused)
         held, options = replace(self._held, fused=fused), replace(self._options, budget=budget)
-        found = plan_for_another(self._visits, self._orders, held, options, tried.document)
+        found = plan_for_another(self._main.visits, self._orders, held, options, tried.document)
         return self._fitted(found or plan, tried.peak, tried.style)
 
     @property
@@ -181,12 +201,18 @@ class Fitting:
         assert isinstance(graph, Graph)
         return graph
 
-    def _planned(self, options: Options, fused: int) -> tuple[CompiledPlan, Document]:
+    def _kept_in(self, last: bool, scratch: Scratch) -> Kept:
+        visits = [one.visit(visit, scratch) for one, visit in zip(self._halves, self._given, strict=True)]
+        plan, document = self._planned(visits, replace(self._options, budget="100%"), 0)
+        peak = min(peak for style, peak in self._peaks.items() if style.last == last)
+        return Kept(visits, plan, document, max(peak - plan.result.peak_memory, self._least_fused))
+
+    def _planned(self, visits: Sequence[Visit], options: Options, fused: int) -> tuple[CompiledPlan, Document]:
         held, orders = replace(self._held, fused=fused), self._orders
-        return plan_and_document(self._visits, orders[0], held, options, others=orders[1:])
+        return plan_and_document(visits, orders[0], held, options, others=orders[1:])
 
     def _ways(self, plan: CompiledPlan, style: Style) -> list[Way]:
-        visits = len(self._visits)
+        visits = len(self._given)
         return [Way(*steps_of(plan.result.schedule.steps, k, visits), *style) for k in range(visits)]
 
     def _of_plan(self, plan: CompiledPlan, style: Style) -> Counted:
@@ -211,10 +237,11 @@ class Fitting:
     def _within(self, options: Options, budget: int, last: bool) -> Fitted | None:
         tried = set[int]()
         best: Fitted | None = None
-        fused = self._fused
+        kept = self._kept[last]
+        fused = kept.fused
         for _ in range(_ROUNDS):
             try:
-                plan, _ = self._planned(options, fused)
+                plan, _ = self._planned(kept.visits, options, fused)
             except InfeasibleError:
                 break
             peak, style = self._peak(plan, budget, last)

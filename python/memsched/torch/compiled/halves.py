@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch import fx
 
 from memsched.torch.compiled.as_graph import Step, Visit, constants, returned
 from memsched.torch.compiled.fused import folded_calls
@@ -15,7 +17,7 @@ from memsched.torch.compiled.inductor import Half, lower_copies, prefers_channel
 from memsched.torch.compiled.joint import read_joint
 from memsched.torch.compiled.private import FREED, Boxed
 from memsched.torch.compiled.rewrite import Rewritten, rewrite
-from memsched.torch.compiled.scratch import CodeMeter
+from memsched.torch.compiled.scratch import CodeMeter, Scratch, told
 from memsched.torch.compiled.sizes import Sizes
 from memsched.torch.weightless import fake_mode_of
 
@@ -52,9 +54,11 @@ class Halves:
         self._dry: dict[str, tuple[Boxed, Boxed]] = {}
         self._compiled: dict[str, tuple[Boxed, Boxed]] = {}
 
-    def visit(self, given: Visit) -> Visit:
-        """The same run of it, of the operations that Inductor sees."""
-        return replace(given, joint=self.joint, sizes=self.sizes)
+    def visit(self, given: Visit, scratch: Scratch = MappingProxyType({})) -> Visit:
+        """The same run of it, of the operations that Inductor sees, with what convolutions hold within."""
+        kinds = ((op.node, told(op.node.target, _examples(op.node))) for op in self.joint.operations)
+        held = {node: scratch[kind] for node, kind in kinds if kind in scratch}
+        return replace(given, joint=self.joint, sizes=Sizes(self.joint, (), scratch=held))
 
     def within(self) -> contextlib.AbstractContextManager[object]:
         """Around what runs without data."""
@@ -112,10 +116,15 @@ class Halves:
         return Half(made.backward, count, strides=saved, backward=True, reuse=way.reuse, last=way.last)
 
 
+def _examples(node: fx.Node) -> Any:
+    return fx.map_arg(node.args, lambda one: one.meta.get("val"))
+
+
 class Count:
     """What the code of the graphs of one step holds: forwards one after another, then backwards in some order.
 
-    `kept` are, by visit, the bytes between its forward and its backward beside its results.
+    `kept` are, by visit, the bytes between its forward and its backward beside its results, and `scratch` what
+    convolutions hold within.
     """
 
     def __init__(self, halves: Sequence[Halves], visits: Sequence[Visit], ways: Sequence[Way]) -> None:
@@ -135,6 +144,11 @@ class Count:
             for k in order:
                 self._backward(k)
         return self._meter.peak
+
+    @property
+    def scratch(self) -> Scratch:
+        """Of what ran so far."""
+        return self._meter.found
 
     def _forward(self, k: int) -> None:
         halves, before = self._halves[k], self._meter.live

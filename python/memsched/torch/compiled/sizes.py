@@ -45,15 +45,21 @@ class Sizes:
     """The bytes of a step's storages for one set of values of its symbols.
 
     The values are those of the primals that are sizes, in order; none where all shapes are fixed. `given` are bytes of
-    storages that are not as large as traced.
+    storages that are not as large as traced, and `scratch` those that operations are known to hold within.
     """
 
-    def __init__(self, joint: Joint, values: Sequence[int], given: Mapping[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        joint: Joint,
+        values: Sequence[int],
+        given: Mapping[int, int] | None = None,
+        scratch: Mapping[fx.Node, int] | None = None,
+    ) -> None:
         symbols = [node.meta["val"] for node in joint.sizes]
         self.values = tuple(values)
         self._symbols = {symbol.node.expr: value for symbol, value in zip(symbols, values, strict=True)}
         self._joint, self._device = joint, joint.device
-        self._bytes = dict(given or {})
+        self._bytes, self._scratch = dict(given or {}), scratch or {}
 
     def number(self, value: Any) -> int:
         """A size, in numbers."""
@@ -100,6 +106,7 @@ class Sizes:
             carried = sum(map(self._of_example, tensors_of(node.meta.get("val"))))
         args = fx.map_arg(node.args, lambda one: one.meta.get("val"))
         scratch = node.meta.get(WORKSPACE) or scratch_bytes(node.target, args, node.kwargs, self._of_argument)
+        scratch = max(scratch, self._scratch.get(node, 0))
         return carried + max((self._made(one)[0] for one in graphs), default=scratch)
 
     def _made(self, graph: fx.Graph) -> tuple[int, int]:
