@@ -9,6 +9,7 @@ import signal
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -294,6 +295,26 @@ def test_a_step_within_the_step_of_another_thread_is_refused() -> None:
     assert said[1:] == ["it ran"]
     assert "another thread is within a training step under the same options" in said[0]
     assert "give each thread a budget of its own" in said[0]
+
+
+def test_of_steps_that_threads_begin_at_once_one_goes_on() -> None:
+    """Both went on, and the next step ended in an error."""
+    net, x = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)), torch.randn(32, 64)
+    run = torch.compile(net, backend="memsched", options={"budget": "100%"})
+    run(x).sum().backward()
+    for _ in range(20):
+        both = threading.Barrier(2)
+
+        def work(both: threading.Barrier = both) -> None:
+            both.wait()
+            held = [run(x) for _ in range(3)]
+            del held
+
+        with ThreadPoolExecutor(2) as threads:
+            errors = [one.exception() for one in [threads.submit(work) for _ in range(2)]]
+        assert all(error is None or isinstance(error, ms.MemschedError) for error in errors), errors
+        assert None in errors
+        run(x).sum().backward()
 
 
 class Breaking(FakeCuda):

@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 import memsched.torch as mt
 from memsched.torch.compiled.unplanned import UnplannedWarning
+from memsched.torch.meter import Meter
 
 
 class Layer(nn.Module):
@@ -261,6 +264,30 @@ def test_a_function_given_up_is_told_without_gradients_too() -> None:
     model = torch.compile(Looking(nn.Linear), backend="memsched", options={"budget": "90%"})
     with torch.no_grad(), pytest.warns(UnplannedWarning, match=r"captures nothing of (Looking\.)?forward"):
         model(torch.randn(64, 32))
+
+
+class Watching(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.filterwarnings("ignore:Using .torch.compile.module.. when there are global hooks")
+@pytest.mark.parametrize("mode", [Watching, lambda: FlopCounterMode(display=False)])
+def test_a_step_under_a_mode_is_told(mode: Callable[[], TorchDispatchMode]) -> None:
+    """PyTorch runs nothing there that it compiled, and does not say so."""
+    layers, x = [nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(8)], torch.randn(256, 64)
+    model = nn.Sequential(*layers)
+    run = torch.compile(model, backend="memsched", options={"budget": "40%"})
+    run(x).sum().backward()
+    followed = mt.plans()[-1]
+    with mode():
+        with pytest.warns(UnplannedWarning, match="under a TorchDispatchMode"):
+            run(x).sum().backward()
+        run(x).sum().backward()  # told once
+    with Meter() as meter:  # is a mode, too
+        run(x).sum().backward()
+    assert meter.peak > followed.peak_memory - followed.resident.total
+    run(x).sum().backward()
 
 
 def test_other_backends_are_none_of_its_business() -> None:

@@ -97,7 +97,7 @@ class Group:
         self._again: dict[Any, int] = {}  # and that of the plan of a step of second runs
         self._identities = Identities()
         self.watch = Watch(options)
-        self._serials = itertools.count()
+        self._serials, self.entering = itertools.count(), threading.RLock()  # by one thread at a time
         ALIVE.add(self)
 
     def forget(self) -> None:

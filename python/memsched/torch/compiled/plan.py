@@ -143,7 +143,7 @@ def plan_again(plan: CompiledPlan, document: Document, options: Options) -> tupl
             of: dict[int, Device] = {one: altered(device, memory=one) for one in budgets}
             found = _least_enough(budgets, memory, lambda one, effort: _solve(graph, of[one], options, effort))
             needed = found.device.memory
-        raise too_small(graph, memory, f"{options.planner} needs", needed) from None
+        raise too_small(graph, memory, f"{options.planner} needs", needed, planner=options.planner) from None
     return compiled_plan(result, plan.resident, document), {**document, **described(result)}
 
 
@@ -162,7 +162,14 @@ def _solve(graph: Graph, device: Device, options: Options, effort: Effort = "ful
 
 
 def too_small(
-    graph: Graph, memory: int, reason: str, needed: int, gradients: int = 0, *, linked: bool = True
+    graph: Graph,
+    memory: int,
+    reason: str,
+    needed: int,
+    gradients: int = 0,
+    *,
+    linked: bool = True,
+    planner: str = "selective",
 ) -> InfeasibleError:
     """The error of a budget: bytes in the unit that it was written in (`gradients`: from before), and what to do."""
     unit = unit_written(memory)
@@ -171,12 +178,16 @@ def too_small(
     if gradients:
         held += f" ({format_bytes(gradients, unit)} are gradients from before, which zero_grad() drops)"
     little = f": of the {format_bytes(most, unit)} with everything kept next to nothing can be saved"
+    if planner != "selective":
+        little = f": of the {format_bytes(most, unit)} with everything kept {planner} can save next to nothing"
+    other = "; the default planner, selective, may do with less" if planner != "selective" else ""
     travels = not linked and any(one["size"] for one in graph.tensors if one["role"] == "persistent")
     alone = "; no link to the host is known, over which states could travel: give bandwidth, or name a device"
     return InfeasibleError(
         f"the budget of {told_memory(memory, unit, graph)} is too small for the step: {reason} {enough}, {held} of it "
         "resident; give that or more, a smaller batch, or micro-batches"
         + (little if _MUCH * most < needed <= most else "")
+        + other
         + (alone if travels else ""),
         needed,
     )
@@ -315,7 +326,8 @@ class _Problem:
     def _too_small(self, memory: int, reason: str, needed: int) -> InfeasibleError:
         found, _ = self._timed
         linked = device_for(memory, found.link, self._options).d2h > 0
-        return too_small(found.graph, memory, reason, needed, self._held.gradients, linked=linked)
+        held, planner = self._held.gradients, self._options.planner
+        return too_small(found.graph, memory, reason, needed, held, linked=linked, planner=planner)
 
     def enough(self, memory: int) -> int:
         """About the least memory above the given one for which there is a plan, of whole percents."""

@@ -25,7 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.fx.graph import _BoxedCodeGen
 from torch.optim import optimizer as _optimizers
 from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import any_torch_dispatch_mode_on_stack, is_traceable_wrapper_subclass
 from torch.utils.checkpoint import checkpoint
 
 from memsched.errors import MemschedError
@@ -35,6 +35,7 @@ __all__ = [  # of PyTorch, for others to import
     "DynamoSignal",
     "Unsupported",
     "active_fake_mode",
+    "any_torch_dispatch_mode_on_stack",
     "callback_handler",
     "counters",
     "graph_break_reasons",

@@ -17,7 +17,13 @@ from typing import Any
 
 import torch
 
-from memsched.torch.compiled.private import Unsupported, callback_handler, counters, graph_break_reasons
+from memsched.torch.compiled.private import (
+    Unsupported,
+    any_torch_dispatch_mode_on_stack,
+    callback_handler,
+    counters,
+    graph_break_reasons,
+)
 from memsched.torch.compiled.unplanned import plain_graphs, warn_unplanned
 from memsched.torch.nests import tensors_of
 
@@ -145,6 +151,9 @@ class _Look:
             return None
         if not any(isinstance(one, cls) for one in hooks):
             hooks.append(cls(call))
+        first: list[Any] = getattr(call.f_locals.get("self"), "enter_exit_hooks", [])  # with which each call begins
+        if not any(isinstance(one, _UnderAMode) for one in first):
+            first.append(_UnderAMode())
         return next(one for one in hooks if isinstance(one, cls))
 
     def __call__(self) -> None:
@@ -165,6 +174,23 @@ class _Look:
             _warn("; ".join([f"PyTorch captures no graph that has {names}", *why]))
         elif self.lost and not trained:  # once they need gradients, nobody hears of it
             _warn(f"PyTorch captures nothing of {self.lost[0]}")
+
+
+class _UnderAMode:
+    """At the start of each call but the first, whether a mode sees all operations: PyTorch then runs none compiled."""
+
+    def __init__(self) -> None:
+        self._told = False
+
+    def __call__(self) -> Callable[[], None]:
+        if any_torch_dispatch_mode_on_stack() and not self._told:
+            self._told = True
+            with contextlib.suppress(UserWarning):
+                warn_unplanned(
+                    "under a TorchDispatchMode, such as FlopCounterMode, PyTorch runs nothing that it compiled: a "
+                    "model was called without its plan"
+                )
+        return lambda: None
 
 
 _ENDS = ("result",), ("args", "kwargs")  # of a call, by PyTorch's names

@@ -163,7 +163,8 @@ class Unit:
 
     def begin(self, args: list[Any]) -> tuple[Due, Sequence[Any]]:
         """Run the forward of the plan that the group chooses, which is told when its backward can run no more."""
-        due = self._group.enter(self, args)
+        with self._group.entering:
+            due = self._group.enter(self, args)
         changed = {k: args[place] for k, place in self.joint.new_values.items()} if saving_is_hooked() else {}
         with _counting(), self._group.watch.within(), torch._C.DisableTorchFunction():  # what modes do was traced
             found = self._code_of(due.call.version)[0](args)
