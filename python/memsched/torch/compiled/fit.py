@@ -108,14 +108,9 @@ class Fitting:
         self._least_fused = -self._held.total  # what is resident cannot be less than nothing
         self._counted: dict[str, Counted] = {}
         self._last = (True, False) if any(one.prefers_channels_last for one in halves) else (False,)  # the faster first
-        plain = [one.visit(visit) for one, visit in zip(halves, given, strict=True)]
-        whole, _ = self._planned(plain, replace(options, budget="100%"), 0)
-        styles = [Style(reuse, last) for last in self._last for reuse in (True, False)]
-        counts = {style: self._of_plan(whole, style) for style in styles}
-        self._peaks = {style: whole.process_bytes(count.peak) for style, count in counts.items()}
-        self._kept = {last: self._kept_in(last, counts[Style(False, last)].scratch) for last in self._last}
-        self._main = self._kept[min(self._peaks, key=self._peaks.__getitem__).last]
-        self.whole = self._main.plan
+        self._kept: dict[bool, Kept] = {}
+        self._plain = [one.visit(visit) for one, visit in zip(halves, given, strict=True)]
+        self._whole, _ = self._planned(self._plain, replace(options, budget="100%"), 0)
 
     @property
     def budget(self) -> int:
@@ -127,12 +122,23 @@ class Fitting:
         """Memory for the code that keeps everything."""
         return min(self._peaks.values())
 
+    @functools.cached_property
+    def _peaks(self) -> dict[Style, int]:
+        """The peak of the code that keeps everything, in each style."""
+        styles = [Style(reuse, last) for last in self._last for reuse in (True, False)]
+        return {style: self._process_peak(self._whole, style) for style in styles}
+
+    @property
+    def _least(self) -> Kept:
+        """In the layout in which the code that keeps everything takes the least."""
+        return self._kept_in(min(self._peaks, key=self._peaks.__getitem__).last)
+
     def fit(self, options: Options | None = None) -> Fitted:
         """A plan whose code keeps to the budget, or to another."""
         found = self.within(options or self._options)
         if isinstance(found, Fitted):
             return found
-        raise too_small(self._graph, self.budget, "its compiled code needs", found)
+        raise too_small(graph_of(self._whole), self.budget, "its compiled code needs", found)
 
     def within(self, options: Options) -> Fitted | int:
         """A plan whose code keeps to another budget; without one, the bytes of the budget from which on there is one.
@@ -153,59 +159,57 @@ class Fitting:
         """What the code holds if its graphs run so."""
         key = repr([way.key for way in ways])
         if key not in self._counted:
-            visits = [one.visit(visit) for one, visit in zip(self._halves, self._given, strict=True)]
-            counts = [Count(self._halves, visits, ways) for _ in self._orders]
+            counts = [Count(self._halves, self._plain, ways) for _ in self._orders]
             peaks = [count.peak(order) for count, order in zip(counts, self._orders, strict=True)]
             self._counted[key] = Counted(max(peaks), counts[0].kept, counts[0].scratch)
         return self._counted[key]
 
     def _bytes(self, options: Options) -> int:
-        found = parse_memory(options.budget, self._graph, "the budget")
+        found = parse_memory(options.budget, graph_of(self._whole), "the budget")
         if isinstance(options.budget, str) and options.budget.strip().endswith("%"):
-            return found + self._main.fused  # of a graph that holds what compiled code does
+            # Of a graph that holds what compiled code does.
+            return found + self.enough - self._whole.result.peak_memory
         return found  # in the unit that was written
 
     @functools.cached_property
     def _anyway(self) -> list[Tried]:
         """Plans for all budgets, the fastest first: everything kept, and some from the least memory on."""
-        main = self._main
-        top = self.whole.result.peak_memory + main.fused
-        least = min(top, min_memory(self._graph) + main.fused)
-        found = [Tried(self.whole, main.document, peak, style) for style, peak in self._peaks.items()]
+        kept = self._least
+        top = kept.plan.result.peak_memory + kept.fused
+        least = min(top, min_memory(graph_of(kept.plan)) + kept.fused)
+        found = [Tried(kept.plan, kept.document, peak, style) for style, peak in self._peaks.items()]
         for k in range(_ANYWAY):
             with contextlib.suppress(InfeasibleError):
                 plan, document = self._planned_from(least + (top - least) * k // _ANYWAY)
                 for style in [Style(False, last) for last in self._last]:
-                    found.append(Tried(plan, document, plan.process_bytes(self._of_plan(plan, style).peak), style))
+                    found.append(Tried(plan, document, self._process_peak(plan, style), style))
         return sorted(found, key=lambda one: one.plan.result.makespan)
 
     def _planned_from(self, budget: int) -> tuple[CompiledPlan, Document]:
         """A plan for a budget, or for the least that the planner needs."""
-        main = self._main
+        kept = self._least
         try:
-            return self._planned(main.visits, replace(self._options, budget=budget), main.fused)
+            return self._planned(kept.visits, replace(self._options, budget=budget), kept.fused)
         except InfeasibleError as error:
-            return self._planned(main.visits, replace(self._options, budget=error.min_memory), main.fused)
+            return self._planned(kept.visits, replace(self._options, budget=error.min_memory), kept.fused)
 
     def _for_another(self, tried: Tried, budget: int) -> Fitted:
         """The same plan, beside what its code is known to hold."""
         plan = tried.plan
         fused = max(plan.resident.fused + tried.peak - plan.result.peak_memory, self._least_fused)
         held, options = replace(self._held, fused=fused), replace(self._options, budget=budget)
-        found = plan_for_another(self._main.visits, self._orders, held, options, tried.document)
+        found = plan_for_another(self._least.visits, self._orders, held, options, tried.document)
         return self._fitted(found or plan, tried.peak, tried.style)
 
-    @property
-    def _graph(self) -> Graph:
-        graph = self.whole.result.problem
-        assert isinstance(graph, Graph)
-        return graph
-
-    def _kept_in(self, last: bool, scratch: Scratch) -> Kept:
-        visits = [one.visit(visit, scratch) for one, visit in zip(self._halves, self._given, strict=True)]
-        plan, document = self._planned(visits, replace(self._options, budget="100%"), 0)
-        peak = min(peak for style, peak in self._peaks.items() if style.last == last)
-        return Kept(visits, plan, document, max(peak - plan.result.peak_memory, self._least_fused))
+    def _kept_in(self, last: bool) -> Kept:
+        if last not in self._kept:
+            style = Style(False, last)
+            scratch = self._of_plan(self._whole, style).scratch
+            visits = [one.visit(visit, scratch) for one, visit in zip(self._halves, self._given, strict=True)]
+            plan, document = self._planned(visits, replace(self._options, budget="100%"), 0)
+            fused = max(self._process_peak(self._whole, style) - plan.result.peak_memory, self._least_fused)
+            self._kept[last] = Kept(visits, plan, document, fused)
+        return self._kept[last]
 
     def _planned(self, visits: Sequence[Visit], options: Options, fused: int) -> tuple[CompiledPlan, Document]:
         held, orders = replace(self._held, fused=fused), self._orders
@@ -218,36 +222,35 @@ class Fitting:
     def _of_plan(self, plan: CompiledPlan, style: Style) -> Counted:
         return self.counted(self._ways(plan, style))
 
+    def _process_peak(self, plan: CompiledPlan, style: Style) -> int:
+        return plan.process_bytes(self._of_plan(plan, style).peak)
+
     def _fitted(self, plan: CompiledPlan, peak: int, style: Style) -> Fitted:
         return Fitted(replace(plan, compiled=peak), self._ways(plan, style))
 
-    def _peak(self, plan: CompiledPlan, budget: int, last: bool) -> tuple[int, Style]:
-        """The peak of the whole process, and the style of the code.
+    def _quickest(self, plan: CompiledPlan, budget: int, last: bool) -> Fitted:
+        """A plan whose code fits, and how it runs.
 
         Stock lets buffers take the place of freed ones, which is faster; it usually holds more, and so it is done where
         that fits.
         """
-        slim, fast = Style(False, last), Style(True, last)
-        without = plan.process_bytes(self._of_plan(plan, slim).peak)
-        if without > budget / _CLOSE:
-            return without, slim
-        with_it = plan.process_bytes(self._of_plan(plan, fast).peak)
-        return (with_it, fast) if with_it <= max(budget, without) else (without, slim)
+        styles = [Style(reuse, last) for reuse in (True, False)]
+        peaks = ((self._process_peak(plan, style), style) for style in styles)
+        return self._fitted(plan, *next(found for found in peaks if found[0] <= budget))
 
     def _within(self, options: Options, budget: int, last: bool) -> Fitted | None:
         tried = set[int]()
-        best: Fitted | None = None
-        kept = self._kept[last]
+        best: CompiledPlan | None = None
+        kept = self._kept_in(last)
         fused = kept.fused
         for _ in range(_ROUNDS):
             try:
                 plan, _ = self._planned(kept.visits, options, fused)
             except InfeasibleError:
                 break
-            peak, style = self._peak(plan, budget, last)
-            better = best is None or plan.result.makespan < best.plan.result.makespan
-            if peak <= budget and better:
-                best = self._fitted(plan, peak, style)
+            peak = self._process_peak(plan, Style(False, last))
+            if peak <= budget and (best is None or plan.result.makespan < best.result.makespan):
+                best = plan
             found = peak - (plan.result.peak_memory - fused)
             if peak <= budget and (peak >= _CLOSE * budget or not plan.result.recomputed or found == fused):
                 break
@@ -257,4 +260,11 @@ class Fitting:
                 if best is not None:
                     break
                 fused = max(tried) + (peak - budget)
-        return best
+        return None if best is None else self._quickest(best, budget, last)
+
+
+def graph_of(plan: CompiledPlan) -> Graph:
+    """Of the step that it plans."""
+    graph = plan.result.problem
+    assert isinstance(graph, Graph)
+    return graph

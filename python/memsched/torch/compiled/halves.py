@@ -13,7 +13,7 @@ from torch import fx
 
 from memsched.torch.compiled.as_graph import Step, Visit, constants, returned
 from memsched.torch.compiled.fused import folded_calls
-from memsched.torch.compiled.inductor import Half, lower_copies, prefers_channels_last, stock_saved, with_sizes
+from memsched.torch.compiled.inductor import Code, Half, lower_copies, prefers_channels_last, stock_saved, with_sizes
 from memsched.torch.compiled.joint import read_joint
 from memsched.torch.compiled.private import FREED, Boxed
 from memsched.torch.compiled.rewrite import Rewritten, rewrite
@@ -52,6 +52,8 @@ class Halves:
         self.sizes = Sizes(self.joint, ())
         self.prefers_channels_last = prefers_channels_last(sized)
         self._dry: dict[str, tuple[Boxed, Boxed]] = {}
+        self._forwards: dict[str, tuple[Code, Sequence[Any]]] = {}
+        self._code: dict[str, tuple[Code, Code]] = {}
         self._compiled: dict[str, tuple[Boxed, Boxed]] = {}
 
     def visit(self, given: Visit, scratch: Scratch = MappingProxyType({})) -> Visit:
@@ -77,19 +79,14 @@ class Halves:
     def dry(self, way: Way) -> tuple[Boxed, Boxed]:
         """What the code of forward and backward allocates and frees."""
         if way.key not in self._dry:
-            made = self._rewritten(way)
-            forward = self._forward(made, way)
-            first = forward.dry()  # it knows the strides of what it saves only now
-            self._dry[way.key] = first, self._backward(made, forward, way).dry()
+            forward, backward = self._written(way)
+            self._dry[way.key] = forward.dry(), backward.dry()
         return self._dry[way.key]
 
     def compiled(self, way: Way) -> tuple[Boxed, Boxed]:
         """The code of forward and backward."""
         if way.key not in self._compiled:
-            made = self._rewritten(way)
-            half = self._forward(made, way)
-            forward = half.compiled()
-            backward = self._backward(made, half, way).compiled()
+            forward, backward = (one.compiled() for one in self._written(way))
             sizes = self._values
 
             def first(args: list[Any]) -> Sequence[Any]:
@@ -102,18 +99,24 @@ class Halves:
             self._compiled[way.key] = first, second
         return self._compiled[way.key]
 
-    def _rewritten(self, way: Way) -> Rewritten:
-        made = rewrite(self.joint, way.forward, way.backward)
+    def _written(self, way: Way) -> tuple[Code, Code]:
+        if way.key not in self._code:
+            made = rewrite(self.joint, way.forward, way.backward)
+            of_forward = replace(way, last=False).key
+            if of_forward not in self._forwards:
+                self._forwards[of_forward] = self._forward(made, way)
+            forward, strides = self._forwards[of_forward]
+            self._code[way.key] = forward, self._backward(made, strides, way)
+        return self._code[way.key]
+
+    def _forward(self, made: Rewritten, way: Way) -> tuple[Code, Sequence[Any]]:
         lower_copies(made.forward.graph)
-        return made
+        half = Half(made.forward, len(self.joint.results), backward=False, reuse=way.reuse)
+        return half.code(), half.strides  # it knows the strides of what it saves once it is written
 
-    def _forward(self, made: Rewritten, way: Way) -> Half:
-        return Half(made.forward, len(self.joint.results), backward=False, reuse=way.reuse)
-
-    def _backward(self, made: Rewritten, forward: Half, way: Way) -> Half:
-        saved = forward.strides[len(self.joint.results) :] if forward.strides else ()
-        count = len(self.joint.gradients)
-        return Half(made.backward, count, strides=saved, backward=True, reuse=way.reuse, last=way.last)
+    def _backward(self, made: Rewritten, strides: Sequence[Any], way: Way) -> Code:
+        saved, count = strides[len(self.joint.results) :], len(self.joint.gradients)
+        return Half(made.backward, count, strides=saved, backward=True, reuse=way.reuse, last=way.last).code()
 
 
 def _examples(node: fx.Node) -> Any:

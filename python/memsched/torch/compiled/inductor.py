@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -18,6 +19,7 @@ from torch._guards import TracingContext, tracing
 from torch._inductor import compile_fx
 from torch._inductor import config as inductor_config
 from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.codecache import PyCodeCache
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.graph import GraphLowering
 from torch._inductor.utils import BoxedBool
@@ -179,14 +181,15 @@ class Half:
         self._inputs = [_laid_out(one, stride) for one, stride in zip(examples, known, strict=True)]
         self.strides: list[Sequence[int] | None] = []  # of the outputs, once its code is written
 
-    def dry(self) -> Boxed:
-        """What the code allocates and frees, as a function of tensors without data; its kernels are not compiled."""
-        written: list[str] = []
+    def code(self) -> Code:
+        """The code, whose kernels are not compiled yet."""
+        written: list[_Module] = []
 
         def write(lowering: GraphLowering) -> Any:
             code, _ = lowering.codegen()
-            written.append(code.value)
-            return SimpleNamespace(call=lambda args: None)
+            constants = {**lowering.constants, **lowering.torchbind_constants, **lowering.opaque_value_type_classes}
+            written.append(_Module(code.value, constants))
+            return SimpleNamespace(call=written[0])
 
         with (
             compile_lock,
@@ -194,12 +197,7 @@ class Half:
             inductor_config.patch(fx_graph_cache=False, fx_graph_remote_cache=False),
         ):
             made = self._compile()
-        return _without_kernels(written[0]) if written else made  # a graph without calls is not compiled
-
-    def compiled(self) -> Boxed:
-        """The compiled code."""
-        with compile_lock:
-            return self._compile()
+        return Code(made, written[0] if written else None)
 
     def _compile(self) -> Boxed:
         _show_outputs(self._graph, self._results)
@@ -218,6 +216,43 @@ class Half:
             )
         self.strides = list(strides or ())
         return made
+
+
+class _Module:
+    """What Inductor wrote for a graph, as a function that is there once it is loaded."""
+
+    def __init__(self, source: str, constants: Mapping[str, Any]) -> None:
+        self.source, self._constants = source, constants
+        self._call: Boxed | None = None
+
+    def load(self) -> None:
+        """Compile its kernels."""
+        if self._call is None:
+            with compile_lock, inductor_config.patch(**_PLAIN):
+                key, path = PyCodeCache.write(self.source)
+                self._call = PyCodeCache.load_by_key_path(key, path, attrs=dict(self._constants)).call
+
+    def __call__(self, args: list[Any]) -> Any:
+        assert self._call is not None
+        return self._call(args)
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The code of a graph; one without calls has no module."""
+
+    _function: Boxed
+    _module: _Module | None
+
+    def dry(self) -> Boxed:
+        """What it allocates and frees, as a function of tensors without data."""
+        return self._function if self._module is None else _without_kernels(self._module.source)
+
+    def compiled(self) -> Boxed:
+        """The function itself."""
+        if self._module is not None:
+            self._module.load()
+        return self._function
 
 
 def _show_outputs(graph: fx.GraphModule, results: int | None) -> None:
