@@ -256,3 +256,26 @@ def test_derivatives_of_derivatives_are_an_error_of_pytorch(name: str) -> None:
     run = torch.compile(model, backend="memsched", options={"budget": "100%"})
     with pytest.raises(RuntimeError, match="does not currently support double backward"):
         train(model, run, CASES[name])
+
+
+class Looping(nn.Module):
+    """A loop as PyTorch captures it, whose backward it cannot trace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        start = (torch.tensor(0), self.layer(x))
+        found = torch.ops.higher_order.while_loop(lambda k, one: k < 3, lambda k, one: (k + 1, one.sin()), start, ())
+        result: torch.Tensor = found[1]
+        return result
+
+
+def test_what_pytorch_cannot_trace_is_said_to_be_pytorchs() -> None:
+    """And nothing looks as if the model were broken."""
+    run = torch.compile(Looping(), backend="memsched", options={"budget": "100%"})
+    with pytest.warns(
+        UnplannedWarning, match=r"PyTorch cannot trace its backward \(DataDependentOutputException: aten"
+    ):
+        run(torch.randn(2, 4)).sum().backward()

@@ -144,15 +144,18 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Cal
         return inference(graph)
 
     try:
-        planned = compile_joint(
-            module,
-            inputs,
-            partition=partition,
-            forward=forward,
-            backward=lambda: units[0].backward,
-            inference=without_backward,
-            decompositions=decompositions,
-        )
+        with warnings.catch_warnings():
+            # PyTorch looks for the forward of an operation whose backward it cannot trace: it is no error of the model.
+            warnings.filterwarnings("ignore", "Error detected in", UserWarning)
+            planned = compile_joint(
+                module,
+                inputs,
+                partition=partition,
+                forward=forward,
+                backward=lambda: units[0].backward,
+                inference=without_backward,
+                decompositions=decompositions,
+            )
     except DynamoSignal:
         raise
     except (CaptureError, AssertionError, NotImplementedError, RuntimeError) as error:  # of AOTAutograd, too

@@ -13,6 +13,7 @@ from torch import fx
 from torch._subclasses import FakeTensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from memsched.errors import MemschedError
 from memsched.torch.compiled.private import saving_is_hooked, takes_no_hooks, with_plain_checkpoints
 from memsched.torch.errors import CaptureError
 from memsched.torch.nests import memory_of
@@ -36,6 +37,8 @@ def unplanned(module: fx.GraphModule, reason: BaseException, *, offload: bool = 
     with_plain_checkpoints(module)
     offload = offload and not takes_no_hooks(module)
     said = str(reason).strip().split("\n")[0]
+    if not isinstance(reason, MemschedError):
+        said = f"PyTorch cannot trace its backward ({type(reason).__name__}{': ' if said else ''}{said})"
     warn_unplanned(said + ("; what it saves for its backward waits on the host" if offload else ""))
     return _on_host(module) if offload else module.forward
 
