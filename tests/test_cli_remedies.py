@@ -103,7 +103,7 @@ REMEDIES = {
     f"frontier {SMALL} -o c.csv": "'c.csv' ends in '.csv', and -o draws a picture; --csv prints the table: > c.csv$",
     f"compare {SMALL} -m 40% -b 25GB/s,50GB/s": "--bandwidth is 25GB/s,50GB/s; .*'memsched sweep' plans for many$",
     f"plan {SMALL} -m 40% -b 25GB/s -b 50GB/s": "--bandwidth is given 2 times, 25GB/s and 50GB/s; .*'memsched sweep'",
-    f"plan {SMALL} -m 40% --host-memory 30%": "is '30%', a percentage, which only the memory of a call with a problem",
+    f"plan {SMALL} -m 40% --host-memory 30%": "is '30%', a percentage, of which nothing is known here to be a share",
     "fit --model nets:make --device t4 --optimizer sgd:0.9": r"its options stand after '\?': sgd\?lr=0.01$",
     "--json doctor": "the option --json comes after the command, as in ",
     "help foo": "there is no command 'foo'; the commands are",

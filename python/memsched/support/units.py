@@ -97,7 +97,7 @@ def _bytes_of(text: str, what: str, forms: str) -> Bytes:
     if _reads_as_bits(unit):
         raise _refuse(what, text, "which reads as bits", forms)
     if unit == "%":
-        raise _refuse(what, text, "a percentage, which only the memory of a call with a problem may be", forms)
+        raise _refuse(what, text, "a percentage, of which nothing is known here to be a share", forms)
     if scale is None:
         meant = f" (did you mean {text.strip()[: -len(unit)]}{_of_bytes(unit)}?)" if _scale(f"{unit}B") else ""
         raise _refuse(what, text, f"whose unit {unit!r} is not one of {_UNITS}{meant}", forms)
