@@ -308,7 +308,7 @@ def test_scratch_memory_of_convolutions_is_planned_for() -> None:
     assert isinstance(plan.result.problem, ms.Graph)
     within = {op["name"]: op["choices"][0]["workspace"] for op in plan.result.problem.ops}
     assert max(size for name, size in within.items() if "convolution" in name) > 500_000
-    assert max(size for name, size in within.items() if "convolution" not in name) < 100_000
+    assert max(size for name, size in within.items() if "convolution" not in name) < 200_000
     assert abs(plan.resident.fused) < 200_000
 
 
