@@ -25,12 +25,13 @@ using Kept = std::vector<std::uint8_t>;
 void bind_orders(py::module_& module) {
     module.def(
         "order",
-        [](const Graph& graph, const Kept& keep, std::optional<double> time_limit, const py::object& progress) {
-            const PythonProgress ticker(time_limit, progress);
+        [](const Graph& graph, const Kept& keep, std::optional<double> time_limit, const py::object& progress,
+           std::optional<std::int64_t> ticks) {
+            const PythonProgress ticker(time_limit, progress, ticks);
             const auto found = order::least_memory_order(order::order_problem(graph, keep), ticker.progress());
             return std::tuple(found.order, found.peak, found.lower_bound, found.visited);
         },
-        "graph"_a, "keep"_a, "time_limit"_a, "progress"_a = py::none(),
+        "graph"_a, "keep"_a, "time_limit"_a, "progress"_a = py::none(), "ticks"_a = py::none(),
         "The ops, the peak and its bound (bytes, resident included), and the number of sets of ops visited.");
     module.def("with_control_edges", &with_control_edges, py::call_guard<py::gil_scoped_release>(), "graph"_a,
                "Persistent tensors as weights, with tensors without bytes that keep their reads and updates in order.");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <stdexcept>
 #include <string_view>
 
@@ -295,8 +296,9 @@ std::string dump_json(const py::object& value, const std::string& field) {
 
 py::object load_json(const std::string& text) { return py::module_::import("json").attr("loads")(text); }
 
-PythonProgress::PythonProgress(std::optional<double> time_limit, py::object callback)
-    : time_limit_(time_limit), callback_(std::move(callback)) {
+PythonProgress::PythonProgress(std::optional<double> time_limit, py::object callback, std::optional<std::int64_t> ticks)
+    : time_limit_(time_limit), ticks_left_(ticks.value_or(std::numeric_limits<std::int64_t>::max())),
+      callback_(std::move(callback)) {
     if (time_limit && (std::isnan(*time_limit) || *time_limit < 0)) {
         throw std::invalid_argument("time_limit is " + show(*time_limit) + "; it must be >= 0 seconds, or None");
     }
@@ -318,7 +320,7 @@ bool PythonProgress::tick(double fraction) {
             callback_(fraction);
         }
     }
-    return time_limit_ && std::chrono::duration<double>(now - start_).count() > *time_limit_;
+    return --ticks_left_ <= 0 || (time_limit_ && std::chrono::duration<double>(now - start_).count() > *time_limit_);
 }
 
 void register_errors() {

@@ -107,8 +107,10 @@ template <class Owner, class T> auto view_of(std::vector<T> Owner::* column) {
 // may be used before and after, not meanwhile.
 class PythonProgress {
   public:
-    // time_limit: seconds, or none. callback(fraction), or none, is called about ten times a second.
-    explicit PythonProgress(std::optional<double> time_limit = std::nullopt, py::object callback = py::none());
+    // time_limit: seconds, or none. callback(fraction), or none, is called about ten times a second. Work stops after
+    // so many ticks, too, wherever it runs.
+    explicit PythonProgress(std::optional<double> time_limit = std::nullopt, py::object callback = py::none(),
+                            std::optional<std::int64_t> ticks = std::nullopt);
     const Progress& progress() const { return progress_; }
 
   private:
@@ -117,6 +119,7 @@ class PythonProgress {
 
     Clock::time_point start_ = Clock::now(), last_check_ = start_;
     std::optional<double> time_limit_;
+    std::int64_t ticks_left_;
     py::object callback_;
     Progress progress_;
     std::optional<py::gil_scoped_release> without_gil_; // the last member: the others need the GIL when they end

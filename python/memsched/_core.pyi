@@ -871,6 +871,7 @@ def order(
     keep: collections.abc.Sequence[int],
     time_limit: float | None,
     progress: typing.Callable[[float], object] | None = None,
+    ticks: int | None = None,
 ) -> tuple[list[int], int, int, int]: ...
 def order_bound(
     graph: Graph,

@@ -81,7 +81,7 @@ def test_what_travels_is_read_as_before(where: str, bit: str) -> None:
         result.backward(BITS[bit](arriving) if where == "gradient" else arriving)
         return gradients(model)
 
-    made = compared(scenario, lambda: Complex(bit if where == "result" else None))
+    made = compared(scenario, lambda: Complex(bit if where == "result" else None), bandwidth="100GB/s")
     away = {name for plan in made for name in plan.result.offloaded}
     assert any(("tangents" if where == "gradient" else "twice") in name for name in away)
 

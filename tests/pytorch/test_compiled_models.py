@@ -139,7 +139,11 @@ def test_what_no_plan_holds_runs_and_a_warning_says_why(name: str, reason: str) 
 
 
 def compared(
-    scenario: Callable[[nn.Module, Any], list[Any]], build: Callable[[], nn.Module], **options: Any
+    scenario: Callable[[nn.Module, Any], list[Any]],
+    build: Callable[[], nn.Module],
+    *,
+    bandwidth: str = "1GB/s",
+    **options: Any,
 ) -> list[CompiledPlan]:
     """Run a scenario plainly, with recomputation, and with offloading; the plans of the last.
 
@@ -151,7 +155,7 @@ def compared(
     wanted = scenario(model, model)
     made: list[CompiledPlan] = []
     moments = (True, False) if NIGHTLY else (zlib.crc32(scenario.__qualname__.encode()) % 2 == 0,)
-    for early, asked in ((True, {}), *((early, {"bandwidth": "1GB/s"}) for early in moments)):
+    for early, asked in ((True, {}), *((early, {"bandwidth": bandwidth}) for early in moments)):
         copies.use(CPU, EmulatedLanes(early=lambda early=early: early))
         for budget in ("5%", *BUDGETS) if asked else BUDGETS[1:]:
             torch._dynamo.reset()

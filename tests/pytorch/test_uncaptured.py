@@ -337,3 +337,38 @@ def test_a_break_outside_of_loops_is_captured_in_parts() -> None:
             torch.randn(64, 32, requires_grad=True)
         ).sum().backward()
     assert not any(re.search("captures nothing", str(one.message)) for one in told)
+
+
+class Broken(nn.Module):
+    def __init__(self, *, breaks: bool) -> None:
+        super().__init__()
+        self.layers, self.breaks = nn.ModuleList(nn.Linear(32, 32) for _ in range(6)), breaks
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers[:3]:
+            x = layer(x).tanh()
+        if self.breaks:
+            torch._dynamo.graph_break()
+        for layer in self.layers[3:]:
+            x = layer(x).tanh()
+        return x
+
+
+def test_only_what_breaks_a_graph_of_the_step_is_named() -> None:
+    """The first break of the process was, whose ever it was: here of another model with the same options."""
+    torch._dynamo.reset()
+    options: dict[str, Any] = {"budget": 550_000, "device": "v100"}
+    x = torch.randn(512, 32)
+
+    def told(*models: nn.Module) -> list[str]:
+        calls = [torch.compile(model, backend="memsched", options=options) for model in models]
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            for _ in range(3):
+                sum(call(x).sum() for call in calls).backward()
+        return [str(one.message) for one in heard if "first ran together" in str(one.message)]
+
+    (one,) = told(Broken(breaks=True))
+    assert re.search(r"PyTorch breaks the graph at .*test_uncaptured\.py:\d+: User-inserted graph break", one)
+    other, *_ = told(Broken(breaks=False), Broken(breaks=False))
+    assert "break" not in other

@@ -35,7 +35,7 @@ from memsched.torch.compiled.private import (
     without_new_guards,
     wrapper_among,
 )
-from memsched.torch.compiled.uncaptured import hear_of_uncaptured, warn_of_containers
+from memsched.torch.compiled.uncaptured import break_here, hear_of_uncaptured, warn_of_containers
 from memsched.torch.compiled.unit import Unit
 from memsched.torch.compiled.unplanned import Guarded, unplanned, warn_unplanned
 from memsched.torch.compiled.update_writing import write_updates
@@ -122,6 +122,7 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Cal
             write_updates(joint, results, examples, group.updates)
         with without_new_guards(joint):
             unit = Unit(joint, results, static, group)
+            unit.broken = break_here()
             check_gradients(module, unit.joint)
             units.append(unit)
             group.units.add(unit)

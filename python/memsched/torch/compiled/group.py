@@ -326,7 +326,7 @@ class Group:
         plan = step.plan
         followed = [unit.versions[call.version] for unit, call in zip(units, calls, strict=True)]
         if step.exceeded(followed, taken):
-            warnings.warn(over_budget_at_first(counted=taken is not None), UnplannedWarning, stacklevel=2)
+            warnings.warn(over_budget_at_first(taken is not None, units), UnplannedWarning, stacklevel=2)
         self._spanned = {one: known for one, known in self._spanned.items() if known.alive and one != path}
         alike = {one: known for one, known in self._spanned.items() if one[0] == path[0]}
         for tried in (plan, *(step.with_less(options, share) for share in _SHARES if alike)):

@@ -116,7 +116,8 @@ class Halves:
 
     def _backward(self, made: Rewritten, strides: Sequence[Any], way: Way) -> Code:
         saved, count = strides[len(self.joint.results) :], len(self.joint.gradients)
-        return Half(made.backward, count, strides=saved, backward=True, reuse=way.reuse, last=way.last).code()
+        graph, dying = made.backward, made.dying
+        return Half(graph, count, strides=saved, backward=True, reuse=way.reuse, last=way.last, dying=dying).code()
 
 
 def _examples(node: fx.Node) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
@@ -18,16 +19,19 @@ from torch._functorch.compile_utils import fx_graph_cse
 from torch._guards import TracingContext, tracing
 from torch._inductor import compile_fx
 from torch._inductor import config as inductor_config
+from torch._inductor import memory as inductor_memory
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.graph import GraphLowering
+from torch._inductor.scheduler import FusedSchedulerNode
 from torch._inductor.utils import BoxedBool
 from torch._inductor.virtualized import V
 from torch._subclasses import FakeTensorMode
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 from memsched.torch.compiled.copies import kept
+from memsched.torch.compiled.kernel_order import Kernel, least_memory
 from memsched.torch.compiled.private import Boxed, graph_inputs
 from memsched.torch.errors import CaptureError
 from memsched.torch.weightless import fake_mode_of
@@ -161,7 +165,8 @@ class Half:
     the place of a freed one, though that memory is then held in between. The strides of the first placeholders are
     given where another half decides them. With `last`, convolutions have their channels last: Inductor decides that
     of a backward by the convolutions that run again in it, and without any it may copy all that their backwards read
-    to an order in which these take several times as long, but have no scratch memory.
+    to an order in which these take several times as long, but have no scratch memory. `dying` are placeholders that
+    end with their last reader, by name, with the storages in which they lie.
     """
 
     def __init__(
@@ -173,12 +178,15 @@ class Half:
         reuse: bool,
         strides: Sequence[Sequence[int] | None] = (),
         last: bool = False,
+        dying: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self._graph, self._results, self._backward, self._reuse = graph, results, backward, reuse
         examples = graph_inputs(graph)
         known = [*strides, *[None] * (len(examples) - len(strides))]
         self._layout = {"force_layout_optimization": True} if last else {}
         self._inputs = [_laid_out(one, stride) for one, stride in zip(examples, known, strict=True)]
+        named = dict(zip((one.name for one in graph.graph.find_nodes(op="placeholder")), self._inputs, strict=True))
+        self._dying = {name: _Given(f"given {n}", named[name].untyped_storage().nbytes()) for name, n in dying.items()}
         self.strides: list[Sequence[int] | None] = []  # of the outputs, once its code is written
 
     def code(self) -> Code:
@@ -194,6 +202,7 @@ class Half:
         with (
             compile_lock,
             mock.patch.object(GraphLowering, "compile_to_module", write),
+            mock.patch.object(inductor_memory, "reorder_for_peak_memory", self._ordered),
             inductor_config.patch(fx_graph_cache=False, fx_graph_remote_cache=False),
         ):
             made = self._compile()
@@ -216,6 +225,60 @@ class Half:
             )
         self.strides = list(strides or ())
         return made
+
+    def _ordered(self, kernels: Sequence[Any], *known: Any) -> Sequence[Any]:
+        """The kernels as Inductor would order them, or in an order that holds less."""
+        best: Sequence[Any] = _stock_order(kernels, *known)
+        if V.graph.name:  # a graph within an operation, such as a loop's
+            return best
+        return [best[k] for k in least_memory(*_as_kernels(best, known[-1], self._dying))]
+
+
+class _Given(NamedTuple):
+    """A buffer that is there before."""
+
+    name: str
+    nbytes: int
+
+
+_stock_order = inductor_memory.reorder_for_peak_memory
+
+
+def _has_its_turn(node: Any) -> bool:
+    """Whether it may matter what runs before it, though it does not read that: it draws, communicates or is foreign."""
+    called = getattr(node.node, "op_overload", None)
+    if called is None:
+        return bool(node.has_side_effects())
+    known = isinstance(called, torch._ops.OpOverload) and called.namespace in ("aten", "prims", "mkldnn")
+    return not known or torch.Tag.nondeterministic_seeded in called.tags or bool(node.has_side_effects())
+
+
+def _as_kernels(
+    nodes: Sequence[Any], outputs: Collection[str], dying: Mapping[str, _Given]
+) -> tuple[list[Kernel], dict[str, int], set[str]]:
+    """Inductor's kernels, the sizes of their buffers, and which of these stay. It knows who reads what by now."""
+    place = {node: k for k, node in enumerate(nodes)}
+    kernels = [Kernel(set(), set(), {place[one] for one in node.mpi_node.pred_nodes}) for node in nodes]
+    in_turn = [k for k, node in enumerate(nodes) if any(map(_has_its_turn, node.get_nodes()))]
+    for before, k in itertools.pairwise(in_turn):
+        kernels[k].after.add(before)
+    sizes = {one.name: one.nbytes for one in dying.values()}
+    writers: dict[str, int] = {}
+    for k, node in enumerate(nodes):
+        read = {dep.name for dep in node.read_writes.reads if not getattr(dep, "is_fake", False)}
+        kernels[k].reads.update(dying[name].name for name in read if name in dying)
+        for buffer in node.get_outputs():
+            name, known = buffer.get_name(), buffer.mpi_buffer
+            within = isinstance(node, FusedSchedulerNode) and not known.succ_nodes and name not in outputs
+            sizes[name] = 0 if within else known.size_free
+            # One of several results is there when all are.
+            of_several = known.size_alloc == 0 and known.size_free > 0
+            whole = (writers[dep.name] for dep in node.unmet_dependencies if dep.name in writers)
+            writers[name] = next(whole, k) if of_several else k
+            kernels[writers[name]].writes.add(name)
+            for one in known.succ_nodes:
+                kernels[place[one]].reads.add(name)
+    return kernels, sizes, {dying[name].name if name in dying else name for name in outputs}
 
 
 class _Module:

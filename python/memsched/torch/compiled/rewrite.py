@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,8 @@ class Rewritten:
     """Takes the sizes, what was saved, and the arriving gradients; returns the gradients."""
     saved: int
     """How many tensors the forward saves."""
+    dying: Mapping[str, int]
+    """Placeholders of the backward that end with their last reader, by name, with the storages in which they lie."""
 
 
 def rewrite(
@@ -103,7 +105,7 @@ class _Writer:
         gradients = [backward.value(node) for node in joint.gradients]
         forward.graph.output((*results, *backward.saved, *(forward.values[node] for node in joint.sizes)))
         backward.graph.output(tuple(gradients))
-        return Rewritten(forward.module(), backward.module(), len(backward.saved))
+        return Rewritten(forward.module(), backward.module(), len(backward.saved), backward.dying)
 
 
 _COPIES = {copies.offload, copies.prefetch, copies.arrived, copies.gone, update_calls.arrived_parameter}
@@ -132,12 +134,16 @@ class _Half:
     views: dict[int, list[fx.Node]] = field(default_factory=dict)
     """By storage, the nodes in `values` that lie in it."""
     freed: set[int] = field(default_factory=set)
+    dying: dict[str, int] = field(default_factory=dict)
+    """See `Rewritten`."""
     copied: bool = False
     """Whether a copy has begun or ended since the last operation."""
 
     def placeholder(self, node: fx.Node, name: str | None = None) -> fx.Node:
         new = self.graph.placeholder(name or node.name)
         new.meta = dict(node.meta)
+        for number in set(self.joint.storages_of(node)) - self.writer.held:
+            self.dying[new.name] = number
         return new
 
     def take(self, step: Step) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -27,6 +27,9 @@ from memsched.torch.compiled.private import (
 from memsched.torch.compiled.unplanned import plain_graphs, warn_unplanned
 from memsched.torch.nests import tensors_of
 
+if TYPE_CHECKING:
+    from memsched.torch.compiled.unit import Unit
+
 
 def graph_breaks() -> Counter[str]:
     """Why Dynamo has broken graphs so far, each reason in a line, and how often."""
@@ -36,14 +39,18 @@ def graph_breaks() -> Counter[str]:
     return found
 
 
-def over_budget_at_first(*, counted: bool) -> str:
-    """What to say of the first step of several graphs, and why there are several."""
-    reasons = [*graph_breaks()][:1]
-    why = "".join(f" (PyTorch breaks it: {one})" for one in reasons)
+def break_here() -> str | None:
+    """Where and why PyTorch breaks the graph that it compiles now; None: it does not."""
+    reasons = (one.f_locals["reason"] for one in _frames() if one.f_code.co_name == "compile_subgraph")
+    return next((_told(one) for one in reasons if one.graph_break), None)
+
+
+def over_budget_at_first(counted: bool, units: Sequence[Unit]) -> str:
+    """What to say of the first step of several graphs, some of which PyTorch may have broken."""
+    why = next((f". PyTorch {one.broken}; TORCH_LOGS=graph_breaks tells more" for one in units if one.broken), "")
     return (
         f"the last step {'exceeded' if counted else 'may have exceeded'} the budget, as its graphs were planned one by "
-        "one when they first ran together; one plan spans them from now on. The model is captured in several graphs"
-        f"{why}; TORCH_LOGS=graph_breaks tells where"
+        f"one when they first ran together; one plan spans them from now on{why}"
     )
 
 
@@ -51,6 +58,10 @@ def _explained(reason: object) -> str:
     lines = [line.strip() for line in str(reason).splitlines()]
     told = next((line for line in lines if line.startswith("Explanation: ")), lines[0] if lines else "")
     return told.removeprefix("Explanation: ").rstrip(".")
+
+
+def _told(broken: Any) -> str:
+    return f"breaks the graph at {_place(broken.user_stack)}: {_explained(broken.reason)}"
 
 
 def _warn(said: str) -> None:
@@ -165,9 +176,7 @@ class _Look:
             results, given = (tensors_of([call.f_locals.get(name) for name in names]) for names in _ENDS)
             trained = any(one.requires_grad for one in results)
             found = outside_of_graphs(results, self._first, given)
-        breaks = {
-            f"it breaks the graph at {_place(one.user_stack)}: {_explained(one.reason)}": 0 for one in self.breaks
-        }
+        breaks = {f"it {_told(one)}": 0 for one in self.breaks}
         why = [*(f"it captures nothing of {one}" for one in self.lost), *breaks][:_NAMED]
         if found:
             names = ", ".join(found[:_NAMED]) + (f" and {len(found) - _NAMED} more" if len(found) > _NAMED else "")

@@ -65,6 +65,8 @@ class Unit:
     The group chooses the plan of each call.
     """
 
+    broken: str | None = None  # where and why PyTorch breaks the function after this graph
+
     def __init__(self, module: fx.GraphModule, results: int, static: Sequence[int], group: Group) -> None:
         self.joint: Joint = read_joint(module, results)
         tokens = self.joint.tokens
@@ -81,8 +83,7 @@ class Unit:
         self._halves: dict[Any, Halves] = {}
         self.laps = Laps(self.joint.device) if group.options.profile_steps else None
         self.marked = False  # the marker of a call counts: AOTAutograd saves it
-        # Inductor's code is for all numbers that it is made with.
-        loose = self.joint.loose if group.options.mode == "eager" else ()
+        loose = self.joint.loose if group.options.mode == "eager" else ()  # compiled code is for all its numbers
         self._loose = [node.meta["val"].node.expr in loose for node in self.joint.sizes]
         self._numbers = [
             k for k, node in enumerate(self.joint.primals) if isinstance(node.meta.get("val"), torch.SymInt)
