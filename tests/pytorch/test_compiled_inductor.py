@@ -326,3 +326,25 @@ def test_a_convolution_runs_once_to_tell_its_scratch_memory() -> None:
     real = [torch.randn(one.shape).to(memory_format=torch.channels_last) if one is x else one for one in given]
     real[2] = torch.randn(16, 1, 7, 7)
     assert ran == [0, *[with_workspace(lambda: backward(*real))[1]] * 2]
+
+
+def test_a_fused_operation_pays_for_all_that_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sum in it has two inputs, where it would read one result: recomputing what adds was one pass too cheap."""
+    from memsched.torch.compiled import times
+
+    monkeypatch.setattr(times, "_tried", lambda node, sizes: times._Tried(1.0, 1.0))
+    weights = [torch.randn(64, 64, requires_grad=True) for _ in range(2)]
+
+    def net(x: torch.Tensor) -> torch.Tensor:
+        return (torch.relu(x @ weights[0] + x.sin()) @ weights[1]).sum()
+
+    torch._dynamo.reset()
+    torch.compile(net, backend="memsched", options={"budget": "1GB", "mode": "inductor"})(
+        torch.randn(256, 64)
+    ).backward()
+    graph = plans()[-1].result.problem
+    assert isinstance(graph, ms.Graph)
+    (fused,) = [op for op in graph.ops if op["name"] == "relu"]
+    one_pass = 256 * 64 * 4 / times._TOUCHED
+    # Each of three calls takes a second alone; add moves three tensors, sin two, and what relu reads is two, not one.
+    assert fused["choices"][0]["time"] == pytest.approx(3 - 5 * one_pass + one_pass, rel=1e-9)

@@ -72,7 +72,7 @@ def measured_costs(joint: Joint, sizes: Sizes) -> tuple[list[Cost], str]:
                 # While a result is laid out anew, it is there twice.
                 tried = tried._replace(workspace=tried.workspace + (tried.otherwise or 0))
             all_tried.append(tried)
-            more.append(sum(_beyond_a_pass(one, sizes) for one in _into(joint, op)))
+            more.append(_of_folded(joint, op, sizes))
     by_host = sum(one.issued for one in all_tried) > sum(one.seconds for one in all_tried)
     times = [one.issued or one.seconds if by_host else one.seconds for one in all_tried]
     found = [Cost(a + b, one.workspace) for a, b, one in zip(times, more, all_tried, strict=True)]
@@ -142,14 +142,25 @@ def _into(joint: Joint, op: Operation) -> set[fx.Node]:
     return found
 
 
-def _beyond_a_pass(node: fx.Node, sizes: Sizes) -> float:
-    return max(0.0, _tried(node, sizes).seconds - _one_pass(node, sizes))
+def _of_folded(joint: Joint, op: Operation, sizes: Sizes) -> float:
+    """Seconds that an operation takes longer as calls are folded into it: what they compute, and what it reads more."""
+    folded = _into(joint, op)
+    if not folded:
+        return 0.0
+    computed = sum(max(0.0, _tried(one, sizes).seconds - _one_pass(one, sizes)) for one in folded)
+    read = sizes.total({*op.reads, *op.writes}) - _touched(op.node, sizes)
+    return computed + max(0, read) / _rate(op.node)
 
 
 def _one_pass(node: fx.Node, sizes: Sizes) -> float:
     """Seconds for the bytes that an operation touches."""
+    return _touched(node, sizes) / _rate(node)
+
+
+def _rate(node: fx.Node) -> float:
+    """Bytes that an operation touches in a second."""
     on = {one.device for one in tensors_of(node.meta.get("val")) if one.device.type == "cuda"}
-    return _touched(node, sizes) / (_bytes_a_second(on.pop()) if on else _TOUCHED)
+    return _bytes_a_second(on.pop()) if on else _TOUCHED
 
 
 @functools.cache
