@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench import common
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-from bench import common  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

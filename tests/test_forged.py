@@ -9,22 +9,16 @@ from __future__ import annotations
 import copy
 import json
 import math
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
+from fuzzing import corpus
 
 import memsched as ms
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tools"))
-
-from fuzzing import corpus  # noqa: E402
 
 Way = tuple[str | int, ...]
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fuzzing import corpus, readers
+from fuzzing.mutate import mutate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,10 +24,6 @@ from memsched.support import checks, units
 from memsched.support.documents import read_document
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tools"))
-
-from fuzzing import corpus, readers  # noqa: E402
-from fuzzing.mutate import mutate  # noqa: E402
 
 KINDS = sorted(readers.READERS)
 EXAMPLES = settings().max_examples

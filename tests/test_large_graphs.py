@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.scale import repeated
 
 import memsched as ms
 from memsched.problems.bounds import recompute_bound
 from test_long_chains import HEARD, cpu, interrupted_after
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from bench.scale import repeated
 
 pytestmark = pytest.mark.slow
 GPT, DENSENET = "gpt-1024-b8-bf16", "densenet121-224-b64-bf16"

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from bench.rotor_published import rotor_table
 
 from oracles.rotor_published import published, table
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from bench.rotor_published import rotor_table
 
 pytestmark = pytest.mark.slow
 

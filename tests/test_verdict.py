@@ -5,20 +5,13 @@ from __future__ import annotations
 import importlib
 import math
 import statistics
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-from bench.common import table  # noqa: E402
-from bench.papers.page import points  # noqa: E402
-from bench.papers.verdict import (  # noqa: E402
+from bench.common import table
+from bench.papers.page import points
+from bench.papers.verdict import (
     CHANGED,
     CONFIRMED,
     HEAD,
@@ -39,6 +32,10 @@ from bench.papers.verdict import (  # noqa: E402
     Setting,
     judge,
 )
+from hypothesis import given
+from hypothesis import strategies as st
+
+ROOT = Path(__file__).parents[1]
 
 PAGES = ("europar2020", "pofo2021", "modnn2018", "pooch2019", "olla2022", "superneurons2018")
 VALUES = st.floats(0.01, 100)

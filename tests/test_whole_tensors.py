@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import random
-import sys
-from pathlib import Path
 
 import pytest
+from bench.whole_tensors import whole_tensor_bound
 
 import memsched as ms
 from memsched.problems.bounds import graph_bound
 from oracles.exhaustive import least_makespan
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from bench.whole_tensors import whole_tensor_bound
 
 pytestmark = pytest.mark.slow
 

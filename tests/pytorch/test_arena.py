@@ -11,16 +11,16 @@ import functools
 import os
 import random
 import shutil
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from bench.native import arena
+from bench.native.arena_step import ALIGNMENT, ArenaStep, Half, first_fit
 from torch import fx, nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -29,10 +29,6 @@ from memsched.torch.arena.native import PASS, Requests, cpu
 from memsched.torch.trial import Step, first_difference, random_state, untouched
 from pytorch.handmade import Made
 from pytorch.models import CASES, Case
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-from bench.native import arena
-from bench.native.arena_step import ALIGNMENT, ArenaStep, Half, first_fit
 
 pytestmark = pytest.mark.skipif(
     shutil.which(os.environ.get("CXX", "c++")) is None, reason="the allocator needs a C++ compiler"

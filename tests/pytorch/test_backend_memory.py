@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from fuzzing.mutate import mutate
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -26,10 +26,6 @@ from pytorch.allocator import allocator_peak
 from pytorch.compiled_models import UNet, layers
 from pytorch.test_backend_odd import some_slow
 from pytorch.test_compiled import CASES
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-
-from fuzzing.mutate import mutate
 
 CPU, BFLOAT16 = torch.device("cpu"), torch.bfloat16
 

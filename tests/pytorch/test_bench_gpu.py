@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.gpu.points import pending, rounds
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
-from bench.gpu.points import pending, rounds  # noqa: E402
 
 NETWORK = [("net", "fp32")]
 

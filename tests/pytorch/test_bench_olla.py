@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import itertools
 import random
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,8 +22,6 @@ pytestmark = pytest.mark.skipif(not (ROOT / "bench" / "papers").is_dir(), reason
 needs_torchvision = pytest.mark.skipif(
     importlib.util.find_spec("torchvision") is None, reason="torchvision is not installed"
 )
-if str(ROOT) not in sys.path:
-    sys.path.append(str(ROOT))
 
 
 def module(part: str = "") -> Any:

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fuzzing.mutate import mutate
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
 import memsched as ms
 from memsched.torch import TorchPlan
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-
-from fuzzing.mutate import mutate
 
 
 @cache
