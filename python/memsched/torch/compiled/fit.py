@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import torch
 
-from memsched._core import Graph
 from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.planners.registry import min_memory
 from memsched.problems.budget import parse_memory
@@ -138,7 +137,7 @@ class Fitting:
         found = self.within(options or self._options)
         if isinstance(found, Fitted):
             return found
-        raise too_small(graph_of(self._whole), self.budget, "its compiled code needs", found)
+        raise too_small(self._whole.result.graph, self.budget, "its compiled code needs", found)
 
     def within(self, options: Options) -> Fitted | int:
         """A plan whose code keeps to another budget; without one, the bytes of the budget from which on there is one.
@@ -165,7 +164,7 @@ class Fitting:
         return self._counted[key]
 
     def _bytes(self, options: Options) -> int:
-        found = parse_memory(options.budget, graph_of(self._whole), "the budget")
+        found = parse_memory(options.budget, self._whole.result.graph, "the budget")
         if isinstance(options.budget, str) and options.budget.strip().endswith("%"):
             # Of a graph that holds what compiled code does.
             return found + self.enough - self._whole.result.peak_memory
@@ -176,7 +175,7 @@ class Fitting:
         """Plans for all budgets, the fastest first: everything kept, and some from the least memory on."""
         kept = self._least
         top = kept.plan.result.peak_memory + kept.fused
-        least = min(top, min_memory(graph_of(kept.plan)) + kept.fused)
+        least = min(top, min_memory(kept.plan.result.graph) + kept.fused)
         found = [Tried(kept.plan, kept.document, peak, style) for style, peak in self._peaks.items()]
         for k in range(_ANYWAY):
             with contextlib.suppress(InfeasibleError):
@@ -261,10 +260,3 @@ class Fitting:
                     break
                 fused = max(tried) + (peak - budget)
         return None if best is None else self._quickest(best, budget, last)
-
-
-def graph_of(plan: CompiledPlan) -> Graph:
-    """Of the step that it plans."""
-    graph = plan.result.problem
-    assert isinstance(graph, Graph)
-    return graph

@@ -54,7 +54,6 @@ class Halves:
         self._dry: dict[str, tuple[Boxed, Boxed]] = {}
         self._forwards: dict[str, tuple[Code, Sequence[Any]]] = {}
         self._code: dict[str, tuple[Code, Code]] = {}
-        self._compiled: dict[str, tuple[Boxed, Boxed]] = {}
 
     def visit(self, given: Visit, scratch: Scratch = MappingProxyType({})) -> Visit:
         """The same run of it, of the operations that Inductor sees, with what convolutions hold within."""
@@ -85,19 +84,17 @@ class Halves:
 
     def compiled(self, way: Way) -> tuple[Boxed, Boxed]:
         """The code of forward and backward."""
-        if way.key not in self._compiled:
-            forward, backward = (one.compiled() for one in self._written(way))
-            sizes = self._values
+        forward, backward = (one.compiled() for one in self._written(way))
+        sizes = self._values
 
-            def first(args: list[Any]) -> Sequence[Any]:
-                return [*forward(args), *sizes]
+        def first(args: list[Any]) -> Sequence[Any]:
+            return [*forward(args), *sizes]
 
-            def second(args: list[Any]) -> Sequence[Any]:
-                del args[: len(sizes)]
-                return backward(args)
+        def second(args: list[Any]) -> Sequence[Any]:
+            del args[: len(sizes)]
+            return backward(args)
 
-            self._compiled[way.key] = first, second
-        return self._compiled[way.key]
+        return first, second
 
     def _written(self, way: Way) -> tuple[Code, Code]:
         if way.key not in self._code:

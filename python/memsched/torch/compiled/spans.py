@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from memsched._core import Graph, Schedule
+from memsched._core import Schedule
 from memsched.errors import InfeasibleError, MemschedError
 from memsched.planners.registry import min_memory
 from memsched.problems.problem import peak_memory, simulate
@@ -110,9 +110,8 @@ class SpannedCode(Spanned):
 
     def with_less(self, options: Options, share: float) -> CompiledPlan | None:
         """A plan that leaves more room, if there is one: for a share of the way from about the least memory."""
-        memory, graph = self.fitting.budget, self.plan.result.problem
-        assert isinstance(graph, Graph)
-        least = min(memory, min_memory(graph))
+        memory = self.fitting.budget
+        least = min(memory, min_memory(self.plan.result.graph))
         found = self.fitting.within(replace(options, budget=int(least + share * (memory - least))))
         if isinstance(found, int):
             return None
