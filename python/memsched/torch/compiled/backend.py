@@ -131,7 +131,7 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Cal
 
     def forward() -> Boxed:
         (unit,) = units
-        left = around(unit.joint.module, examples, unit.joint.gradients, len(unit.joint.tangents), autocast=autocast)
+        left = around(unit.joint, examples, autocast=autocast)
         unit.marked = left is None and group.options.mode == "inductor"
         direct.extend([function_of(unit, left)] if left is not None else [])
         return unit.forward

@@ -1,7 +1,7 @@
 """A captured graph as a function of autograd, where AOTAutograd has nothing else to do around it.
 
-What AOTAutograd does on each call, for results that are views of each other, inputs that change and tensors that
-consist of others, takes a third of a small step. Most graphs have none of these.
+What AOTAutograd does on each call, for results that are views of each other and tensors that consist of others, takes
+a third of a small step. Most graphs have none of these. Inputs that change are given their new values in the forward.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CHANGED = (
 
 def function_of(unit: Unit, around: Around) -> Callable[..., Any]:
     """What calls a graph, and shows it to autograd as AOTAutograd would."""
-    results, last = len(unit.joint.results), -len(unit.joint.sizes) or None
+    changed, results, last = len(around.changed), len(unit.joint.results), -len(unit.joint.sizes) or None
     several = len(around.tangents) > 1  # then a backward may be given no gradient of some
     depends: list[int] = []
 
@@ -40,16 +40,18 @@ def function_of(unit: Unit, around: Around) -> Callable[..., Any]:
             ctx.linked = [one if one.is_leaf else _link(one) for one in asked]
             with around.running():
                 ctx.due, found = unit.begin(list(args))
+            returned = list(found[changed:results])
+            if changed:
+                torch._foreach_copy_([args[k] for k in around.changed], list(found[:changed]))
             # A saved view of a result would keep the node that keeps it.
             ctx.save_for_backward(*[one.detach() if one._is_view() else one for one in found[results:last]])
             ctx.sizes = found[last:] if last is not None else ()
             if several:
                 ctx.set_materialize_grads(False)
-                ctx.like = [(found[k].shape, found[k].dtype, found[k].device) for k, _ in around.tangents]
+                ctx.like = [(returned[k].shape, returned[k].dtype, returned[k].device) for k, _ in around.tangents]
             if around.constant:
-                ctx.mark_non_differentiable(*[found[k] for k in around.constant])
+                ctx.mark_non_differentiable(*[returned[k] for k in around.constant])
                 ctx._materialize_non_diff_grads = False
-            returned = list(found[:results])
             saved = {one.untyped_storage()._cdata for one in found[results:last]} if around.views else ()
             ctx.views = []
             for k in around.views:

@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx
 from torch._functorch._aot_autograd.runtime_wrappers import AOTDispatchAutograd, coerce_to_expected_memory_format
 from torch._guards import TracingContext
+
+from memsched.torch.compiled.joint import Joint
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
     """What is left to be done around a graph that autograd records."""
 
+    changed: tuple[int, ...]  # places of inputs of which the graph returns new values, before its results
     constant: tuple[int, ...]  # places of results that need no gradient
     views: tuple[int, ...]  # of those that are to count as no views
     tangents: tuple[tuple[int, Any], ...]  # of those whose gradients the backward takes, and how these are to lie
@@ -29,20 +31,18 @@ class Around:
 
 
 _ELSE = (  # what AOTAutograd notes of a graph around which it has more to do
-    *("num_mutated_inp_runtime_indices", "num_outputs_aliased", "num_intermediate_bases", "num_backward_tokens"),
+    *("num_outputs_aliased", "num_intermediate_bases", "num_backward_tokens"),
     *("num_graphsafe_rng_states", "tokens", "dynamic_outputs", "is_rng_op_functionalized"),
     *("mutated_graph_handled_indices", "indices_of_inputs_that_requires_grad_with_mutations_in_bw"),
 )
 
 
-def around(
-    joint: fx.GraphModule, inputs: Sequence[Any], gradients: Sequence[Any], tangents: int, *, autocast: bool
-) -> Around | None:
+def around(joint: Joint, inputs: Sequence[Any], *, autocast: bool) -> Around | None:
     """What is to be done around the graph that AOTAutograd now compiles; None where AOTAutograd has to do it.
 
-    `gradients` are the results of its backward, `tangents` how many gradients that takes. `autocast`: it is on around
-    the graph. AOTAutograd switches it off while it compiles, so it is not asked for here.
+    `autocast`: it is on around the graph. AOTAutograd switches it off while it compiles, so it is not asked for here.
     """
+    gradients, tangents = joint.gradients, len(joint.tangents)
     facts: Any = getattr(TracingContext.try_get(), "fw_metadata", None)
     try:
         more = [getattr(facts, name) for name in _ELSE] + [getattr(facts, "act_input_indices", ())]
@@ -51,6 +51,9 @@ def around(
         given, made, layouts = facts.input_info, facts.output_info, facts.subclass_tangent_meta
         kinds = {one.output_type.name for one in made} | {type(one).__name__ for one in layouts}
         noted = [getattr(one, "requires_grad_for_backward", one.requires_grad) for one in made]
+        changed = tuple(facts.mutated_inp_runtime_indices)
+        copied = [one.mutates_data and not (one.mutates_metadata or one.requires_grad) for one in given]
+        elsewhere = [one for one in getattr(facts, "mutated_inp_stream_indices", None) or () if one is not None]
     except AttributeError:  # another release
         return None
     within = torch._C._functorch.peek_interpreter_stack() is not None  # vmap, or such
@@ -63,7 +66,12 @@ def around(
         return None
     if any(isinstance(one, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(one) for one in inputs):
         return None
-    targets = (node.target for node in joint.graph.nodes)
+    if elsewhere or not all(copied[k] and not given[k].mutation_inductor_storage_resize for k in changed):
+        return None
+    values = joint.storages_in(joint.results[: len(changed)])
+    if not set(values).isdisjoint(joint.storages_in(joint.primals)):  # one input becomes another
+        return None
+    targets = (node.target for node in joint.module.graph.nodes)
     if any(isinstance(one, torch._ops.OpOverload) and one.namespace not in ("aten", "prims") for one in targets):
         return None  # whose first call is looked at
     tensors = [k for k, one in enumerate(made) if issubclass(one.raw_type, torch.Tensor)]
@@ -71,6 +79,7 @@ def around(
     if not len(taken) == len(layouts) == tangents:
         return None
     return Around(
+        changed=changed,
         constant=tuple(k for k in tensors if not made[k].requires_grad),
         views=tuple(k for k in tensors if made[k].output_type.name == "unsafe_view_alias"),
         tangents=tuple(zip(taken, layouts, strict=True)),
