@@ -348,3 +348,27 @@ def test_a_fused_operation_pays_for_all_that_it_reads(monkeypatch: pytest.Monkey
     one_pass = 256 * 64 * 4 / times._TOUCHED
     # Each of three calls takes a second alone; add moves three tensors, sin two, and what relu reads is two, not one.
     assert fused["choices"][0]["time"] == pytest.approx(3 - 5 * one_pass + one_pass, rel=1e-9)
+
+
+def test_a_loop_that_values_end_runs_without_a_plan() -> None:
+    """It ended in an AttributeError of PyTorch's; mode "eager" plans the step."""
+    from torch._higher_order_ops.while_loop import while_loop
+
+    layer = nn.Linear(8, 8)
+
+    def net(x: torch.Tensor) -> torch.Tensor:
+        found = layer(x)
+        with torch.no_grad():
+            _, scale = while_loop(lambda k, _: k < 4, lambda k, w: (k + 1, w.sin()), (torch.tensor(0), found.detach()))
+        return (found * scale).square().mean()
+
+    x = torch.randn(4, 8)
+    expected = net(x).detach()
+    run = torch.compile(net, backend="memsched", options={"budget": "100%", "mode": "inductor"})
+    with pytest.warns(UnplannedWarning, match=r'looks at values, .*; say \{"mode": "eager"\}'):
+        found = run(x)
+    found.backward()
+    assert torch.equal(found, expected)
+    planned = torch.compile(net, backend="memsched", options={"budget": "100%"})
+    torch._dynamo.reset()
+    assert torch.equal(planned(x), expected)

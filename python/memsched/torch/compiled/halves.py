@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import DataDependentOutputException
 
 from memsched.torch.compiled.as_graph import Step, Visit, constants, returned
 from memsched.torch.compiled.fused import folded_calls
@@ -19,6 +20,7 @@ from memsched.torch.compiled.private import FREED, Boxed
 from memsched.torch.compiled.rewrite import Rewritten, rewrite
 from memsched.torch.compiled.scratch import CodeMeter, Scratch, told
 from memsched.torch.compiled.sizes import Sizes
+from memsched.torch.errors import CaptureError
 from memsched.torch.weightless import fake_mode_of
 
 
@@ -139,11 +141,17 @@ class Count:
 
     def peak(self, order: Sequence[int]) -> int:
         """The most bytes that are allocated at a time, if the backwards run in this order."""
-        with torch.no_grad():
-            for k in range(len(self._visits)):
-                self._forward(k)
-            for k in order:
-                self._backward(k)
+        try:
+            with torch.no_grad():
+                for k in range(len(self._visits)):
+                    self._forward(k)
+                for k in order:
+                    self._backward(k)
+        except DataDependentOutputException:
+            raise CaptureError(
+                "its compiled code looks at values, as a loop does that they end, so that its bytes cannot be counted; "
+                'say {"mode": "eager"}'
+            ) from None
         return self._meter.peak
 
     @property

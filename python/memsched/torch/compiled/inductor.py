@@ -28,6 +28,7 @@ from torch._inductor.scheduler import FusedSchedulerNode
 from torch._inductor.utils import BoxedBool
 from torch._inductor.virtualized import V
 from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 from memsched.torch.compiled.copies import kept
@@ -57,7 +58,8 @@ def prepare(joint: fx.GraphModule) -> None:
 def with_sizes(module: fx.GraphModule, number: Callable[[Any], int]) -> fx.GraphModule:
     """A copy of a graph without symbols, given the number that each size is."""
     made = _copied(module)
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    shapes = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)  # loops ask for one
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=shapes)
     inputs = []
     with torch.no_grad(), mode:
         for one in graph_inputs(module):
