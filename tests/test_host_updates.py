@@ -10,7 +10,7 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from scipy.optimize import linprog
 
 import memsched as ms
@@ -457,6 +457,7 @@ def shared(times: list[tuple[float, float]], known: float) -> Fraction:
 DECADES = st.tuples(st.integers(1, 9), st.integers(-300, 290)).map(lambda one: one[0] * 10.0 ** one[1])
 
 
+@example([(1.0, 10.0), (1.0, 1e17), (2e-17, 1.0)], 1.0)  # the validator's bound was 2.0 of 2.7
 @given(st.lists(st.tuples(DECADES, DECADES), min_size=1, max_size=4), DECADES)
 @settings(deadline=None)
 def test_bounds_hold_where_seconds_differ_by_many_orders(times: list[tuple[float, float]], known: float) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from fractions import Fraction
 
 from memsched.errors import ScheduleError
 from memsched.validation.bounds import Facts
@@ -17,6 +18,7 @@ from memsched.validation.execution import check_intervals, execute
 from memsched.validation.replay import Json, Replay
 
 _ROUNDING = 1e-9  # relative to the times of one repetition
+_DIGITS = 1e-14  # relative, that sums of doubles may lose
 
 
 def check_steady(replay: Replay, given: Sequence[float], period: float) -> tuple[int, list[tuple[float, int]]]:
@@ -123,15 +125,26 @@ def _shared(known: float, loads: Sequence[tuple[float, float]]) -> float:
     """
     finite = [(here, there) for here, there in loads if here > 0 and there < math.inf]
     stays = known + math.fsum(here for here, there in loads if there == math.inf)
-    prices = {(0.0, 1.0), *((here / (here + there), there / (here + there)) for here, there in finite)}
+    prices = {(0.0, 1.0): (0.0, 1.0)} | {(a / (a + b), b / (a + b)): (a, b) for a, b in finite}
     rising = sorted(prices, key=lambda one: (one[0], -one[1]))  # with what is left of 1, which may be less than a digit
 
     def bound(at: int) -> float:  # each is one; they increase up to the best
         price, left = rising[at]
         return math.fsum([left * stays, *(min(left * here, price * there) for here, there in finite)])
 
+    def exact(at: int) -> Fraction:
+        price, left = map(Fraction, prices[rising[at]])
+        least = (min(left * Fraction(here), price * Fraction(there)) for here, there in finite)
+        return sum(least, left * Fraction(stays)) / (price + left)
+
+    def rises(at: int) -> bool:
+        this, other = bound(at), bound(at + 1)
+        if abs(this - other) <= _DIGITS * other:  # small numbers are lost beside large ones
+            return exact(at) < exact(at + 1)
+        return this < other
+
     low, high = 0, len(rising) - 1
     while low < high:
         middle = (low + high) // 2
-        low, high = (middle + 1, high) if bound(middle) < bound(middle + 1) else (low, middle)
+        low, high = (middle + 1, high) if rises(middle) else (low, middle)
     return bound(low)

@@ -9,7 +9,6 @@ from memsched import _core
 from memsched._core import Graph
 
 _TICKS = 2000  # of the search: a second or two, and the same on all machines
-_FIRST = "what is there before"
 
 
 class Kernel(NamedTuple):
@@ -35,15 +34,15 @@ def least_memory(kernels: Sequence[Kernel], sizes: Mapping[str, int], stay: Coll
 
 
 def _as_graph(kernels: Sequence[Kernel], sizes: Mapping[str, int]) -> Graph:
-    """Op 0 writes what is there before, and op k + 1 is kernel k."""
+    """Op 0 writes what is there before, and op k + 1 is kernel k; what has no bytes keeps their order."""
     written = {name for kernel in kernels for name in kernel.writes}
     before = [name for name in sizes if name not in written]
     tensors: list[dict[str, Any]] = [{"name": name, "size": size, "role": "activation"} for name, size in sizes.items()]
-    tensors += [{"name": f"{_FIRST} {k}", "size": 0, "role": "activation"} for k in range(len(kernels) + 1)]
-    ops = [_op(0, (), [*before, f"{_FIRST} 0"])]
+    tensors += [{"name": f"after {k}", "size": 0, "role": "activation"} for k in range(len(kernels) + 1)]
+    ops = [_op(0, (), [*before, "after 0"])]
     for k, kernel in enumerate(kernels, 1):
-        order = [f"{_FIRST} {k}" for k in (0, *(one + 1 for one in kernel.after))]
-        ops.append(_op(k, [*sorted(kernel.reads - kernel.writes), *order], [*sorted(kernel.writes), f"{_FIRST} {k}"]))
+        order = [f"after {k}" for k in (0, *sorted(one + 1 for one in kernel.after))]
+        ops.append(_op(k, [*sorted(kernel.reads - kernel.writes), *order], [*sorted(kernel.writes), f"after {k}"]))
     return Graph(tensors=tensors, ops=ops, name="kernels", batch=1)
 
 
