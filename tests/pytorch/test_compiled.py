@@ -86,7 +86,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Sequence[Any]]]] = 
     [
         {"budget": "100%"},
         {"budget": "40%"},
-        {"budget": "15%", "bandwidth": "1GB/s"},
+        {"budget": "15%", "bandwidth": "1GB/s", "device": "v100"},
         {"budget": "60%", "device": "a100:pcie4"},
     ],
     ids=lambda options: " ".join(map(str, options.values())),

@@ -68,9 +68,13 @@ def test_results_and_gradients_are_those_of_plain_pytorch(batch: tuple[int, ...]
 
 
 def test_what_needs_aotautograd_runs_by_it() -> None:
-    """Buffers that change, and hooks that keep what is saved."""
-    x, run = torch.randn(4, 16), compiled(Counting())
-    assert run(x).grad_fn.name() == TRACED
+    """Views of inputs, and hooks that keep what is saved; no longer buffers that change."""
+    x, model = torch.randn(4, 16), Counting()
+    assert compiled(model)(x).grad_fn.name() == DIRECT
+    assert model.calls == 1
+    viewed = torch.compile(lambda x: (x.sin(), x[0]), backend="memsched", options={"budget": "100%"})
+    assert viewed(x.requires_grad_())[0].grad_fn.name() == TRACED
+    x = x.detach()
     plain = compiled(Several())
     inputs = x, torch.ones(16)
     for _ in range(2):
